@@ -22,7 +22,7 @@ from slicer.placement import decision
 from slicer.placement.devices import Device
 from slicer.placement.lengths import Lengths, estimate
 from slicer.placement.order import in_order
-from slicer.placement.policy import Policy
+from slicer.placement.settings import Policy
 from slicer.queue.model import Attributes, Entry, JobState, Kind
 from slicer.queue.start.pending import Pending
 from slicer.record import replace

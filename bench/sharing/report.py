@@ -11,7 +11,7 @@ from bench.sharing import figures, plot, verdict
 from bench.sharing.model import FAKE
 from slicer.cli.common import NoLibrary
 from slicer.record import as_dict, record
-from slicer.share import words
+from slicer.share import details
 from slicer.text import visible
 from slicer.version import __version__
 
@@ -55,7 +55,7 @@ def text(found: Found) -> str:
     ]
     for trouble in dict.fromkeys(each for row in rows for each in row.troubles):
         names = ", ".join(row.name for row in rows if trouble in row.troubles)
-        notes.append(f"The lock was not, or not wholly, applied ({words.trouble(trouble)}): {names}")
+        notes.append(f"The lock was not, or not wholly, applied ({details.trouble(trouble)}): {names}")
     said = verdict.judge(rows).text
     notes.append(f"{_FAKE} On a GPU this would mean: {said}" if found.is_fake else said)
     return table(_title(found), _COLUMNS, map(_cells, rows), [visible(each) for each in notes])

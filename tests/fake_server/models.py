@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from slicer.cli.simjob import Meter
-from slicer.gpu.sim.gpus import simulated_gpus
+from slicer.gpu.sim.driver import simulated_gpus
 from slicer.gpu.sim.job import visible_gpus
 from slicer.gpu.sim.usage import UsageFolder
 from slicer.state import simulated, statedir

@@ -13,8 +13,8 @@ import pytest
 from slicer.config.routes import Route
 from slicer.errors import ProbeError
 from slicer.kernel import proc
-from slicer.route.asking import ProgramStart, ask
 from slicer.route.deciding import Metric
+from slicer.route.probe_program import ProgramStart, ask
 from slicer.route.probing import measure
 from tests.patience import until
 from tests.unit.route.made_up import route

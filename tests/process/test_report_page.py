@@ -12,8 +12,8 @@ import pytest
 from slicer.outcome.series import Series
 from slicer.report import figures
 from slicer.report import page as report_page
-from slicer.report.model import Card, Job, Period, Report
-from slicer.report.words import summary
+from slicer.report.parts import Card, Job, Period, Report
+from slicer.report.summary import summary
 from tests.browser import Page
 from tests.unit.report.jobs import job, series
 

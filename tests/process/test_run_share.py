@@ -323,7 +323,7 @@ def test_what_sharing_imports(shared: Box) -> None:
     from tests.process.hot_path import BANNED, imported
 
     bare = imported(shared, "--backend", "plain", "--vram", "8G", "--", "true")
-    assert not {name for name in bare if name.startswith("slicer.share") and name != "slicer.share.words"}
+    assert not {name for name in bare if name.startswith("slicer.share") and name != "slicer.share.details"}
     assert not {name for name in bare if name in ("slicer.job.sharing",)}
     more = imported(shared, "--backend", "plain", *SHARE, "--", "true") - bare
     assert not more & (BANNED - {"ctypes", "struct"})

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from slicer.serve.model import Unavailable
+from slicer.serve.terms import Unavailable
 from tests.browser import Page
 from tests.patience import LONGEST_S, until
 from tests.unit import made_up

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from slicer.gpu.sim.gpus import simulated_gpus
+from slicer.gpu.sim.driver import simulated_gpus
 from slicer.gpu.sim.usage import UsageFolder, Use
 from slicer.kernel import proc
 from slicer.model import Lease
@@ -275,7 +275,7 @@ def test_faults_are_armed_by_the_name_of_the_directory_around_it(sim: Box) -> No
 
 def test_a_simulated_run_imports_no_more_than_a_real_one(sim: Box) -> None:  # K8
     found = imported(sim, "--backend", "plain", "-q", "--vram", "1G", "--", "true")
-    assert "slicer.gpu.sim.gpus" in found
+    assert "slicer.gpu.sim.driver" in found
     assert surplus(found, PLAIN) == set()
 
 

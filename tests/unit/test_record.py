@@ -10,7 +10,7 @@ import pytest
 from slicer import model, record
 from slicer.model import Busy
 from slicer.placement.decision import Infeasible
-from slicer.placement.policy import Policy
+from slicer.placement.settings import Policy
 
 pytestmark = pytest.mark.both_pythons
 

@@ -11,7 +11,7 @@ import click
 
 from slicer.cli import output
 from slicer.columns import BAD, FAINT, GOOD, HEADING, WARNING, Line, aligned
-from slicer.doctor.model import SEVERITIES, DoctorReport, Finding, Severity, worst
+from slicer.doctor.findings import SEVERITIES, DoctorReport, Finding, Severity, worst
 from slicer.errors import EX_OK
 from slicer.text import counted
 

@@ -25,7 +25,7 @@ from slicer.ledger.status import existing_ledger
 from slicer.model import Busy, Gpu, ScopeSpec
 from slicer.quantity import format_duration
 from slicer.record import record
-from slicer.share.words import wants
+from slicer.share.details import wants
 from slicer.text import command_text
 
 _ID = "<id>"  # of the job that is not created

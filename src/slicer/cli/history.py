@@ -30,7 +30,7 @@ from slicer.outcome.outcome_file import outcome_json
 from slicer.outcome.sums import BY, Sum, count, last_indices, sums
 from slicer.quantity import format_cpus, format_duration, format_size
 from slicer.record import as_dict, record
-from slicer.share.words import details as sharing_rows
+from slicer.share.details import details as sharing_rows
 from slicer.text import command_text, one_line, slots_words, visible
 
 _SHORT_ID = 8

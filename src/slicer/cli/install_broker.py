@@ -13,7 +13,7 @@ from slicer.errors import SlicerError
 from slicer.kernel import is_elsewhere
 from slicer.text import counted
 from slicer.wrap import look, planning
-from slicer.wrap.model import WrapError, WrapRefused
+from slicer.wrap.terms import WrapError, WrapRefused
 
 _NAME = "slicer-broker"
 _HOMES = ("/home/", "/root/", "/run/user/")  # the broker's unit hides these from it

@@ -23,7 +23,7 @@ from slicer.kernel import is_elsewhere, on_host
 from slicer.record import record
 from slicer.text import quote
 from slicer.wrap import look
-from slicer.wrap.model import WrapRefused
+from slicer.wrap.terms import WrapRefused
 
 
 @record

@@ -12,7 +12,7 @@ from slicer.doctor import looks
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.cli.status_text import Section
-    from slicer.doctor.model import DoctorReport
+    from slicer.doctor.findings import DoctorReport
     from slicer.ledger.status import LedgerStatus
     from slicer.queue.control.messages import RunningQueue
     from slicer.state.standings import ServerStanding

@@ -29,8 +29,8 @@ from slicer.outcome.result import result_of
 from slicer.outcome.series import Series
 from slicer.report import page
 from slicer.report.figures import made
-from slicer.report.model import OK, RUNNING, STOPPED, UNKNOWN, Card, Job, Period, Report
-from slicer.report.words import summary
+from slicer.report.parts import OK, RUNNING, STOPPED, UNKNOWN, Card, Job, Period, Report
+from slicer.report.summary import summary
 from slicer.text import one_line, visible
 
 _LONGEST = 80  # characters of a name

@@ -162,9 +162,9 @@ def describe_outcome(outcome: Outcome) -> str:
     if outcome.leftovers:
         facts.append(f"{outcome.leftovers} leftover process{'es' if outcome.leftovers > 1 else ''} ended")
     if outcome.sharing is not None:
-        from slicer.share import words
+        from slicer.share import details
 
-        facts += filter(None, (words.problem(outcome.sharing, outcome.exit_code),))
+        facts += filter(None, (details.problem(outcome.sharing, outcome.exit_code),))
     name = outcome.name or ("ended" if outcome.exit_code else "done")
     return f"{name}: {' · '.join(facts)}"
 

@@ -13,7 +13,7 @@ import click
 
 from slicer.cli import app
 from slicer.errors import SlicerError, UsageError
-from slicer.gpu.sim.gpus import simulated_gpus
+from slicer.gpu.sim.driver import simulated_gpus
 from slicer.gpu.sim.job import LIBRARIES, MemoryPlan, Spike, demand_mib, next_step_s, oom_text, visible_gpus
 from slicer.gpu.sim.usage import NoRoom, UsageFolder, Use
 from slicer.kernel import proc

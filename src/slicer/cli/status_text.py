@@ -15,7 +15,7 @@ from slicer.kernel.users import user_name
 from slicer.model import CPU, GroupStanding, Lease, Reservation, Ticket, UserStanding
 from slicer.quantity import format_duration, format_estimate, short_mib
 from slicer.record import record
-from slicer.share.words import standing_words
+from slicer.share.details import standing_words
 from slicer.state.statedir import SYSTEM_DIR
 from slicer.text import command_text, counted, quote, slot_words, visible
 

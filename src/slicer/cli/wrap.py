@@ -22,8 +22,8 @@ from slicer.kernel.users import user_name
 from slicer.route.probing import programs
 from slicer.text import quote, visible
 from slicer.wrap import look, records, wrapping
-from slicer.wrap.model import Step, WrapPlan, WrapRefused, WrapStatus
 from slicer.wrap.planning import Keep
+from slicer.wrap.terms import Step, WrapPlan, WrapRefused, WrapStatus
 
 _EX_UNWELL = 1
 

@@ -16,7 +16,7 @@ from slicer.config.properties import find, split_assignment, unknown
 from slicer.errors import ConfigError, SlicerError, UnknownProfile, UsageError
 from slicer.kernel.proc import read_text
 from slicer.model import CPU, Host, Profile
-from slicer.placement.policy import Policy
+from slicer.placement.settings import Policy
 from slicer.record import as_dict, record, replace
 
 TYPE_CHECKING = False

@@ -5,7 +5,7 @@ Each reader raises the entry's error.
 
 from __future__ import annotations
 
-from slicer.config import metrics, values
+from slicer.config import metric_units, values
 from slicer.errors import UsageError
 from slicer.quantity import QuantityError
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from slicer.config.files import Layer
-    from slicer.config.metrics import ProbeKind
+    from slicer.config.metric_units import ProbeKind
     from slicer.config.values import Entry, Word
     from slicer.model import Host, Profile
 
@@ -90,7 +90,7 @@ def _without_nul(entry: Entry, label: str, text: str) -> None:
 def kinds(entry: Entry, label: str) -> tuple[ProbeKind, ...]:
     """The probes: one, or a list of several different ones."""
     written = entry[0] if isinstance(entry[0], list) else [entry[0]]
-    found = tuple(choice((each, *entry[1:]), label, metrics.KINDS) for each in written)
+    found = tuple(choice((each, *entry[1:]), label, metric_units.KINDS) for each in written)
     if not found or len(set(found)) < len(found):
         problem = "is listed twice" if found else "expected at least one"
         raise values.refuse(entry, label, problem, "leave it out for a route that measures nothing")
@@ -174,6 +174,6 @@ def bounds(entry: Entry, label: str, probes: tuple[ProbeKind, ...]) -> tuple[flo
         hint = f'write [{", ".join(f"""<{kind}>""" for kind in probes)}]; "infinity" is any'
         raise values.refuse(entry, label, message, hint)
     try:
-        return tuple(metrics.parse_bound(kind, each) for kind, each in zip(probes, written, strict=True))
+        return tuple(metric_units.parse_bound(kind, each) for kind, each in zip(probes, written, strict=True))
     except QuantityError as bad:
         raise values.refuse(entry, label, str(bad)) from None

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from slicer.config.files import Layer
-    from slicer.config.metrics import ProbeKind as ProbeKind
+    from slicer.config.metric_units import ProbeKind as ProbeKind
     from slicer.config.route_slots import Mode as Mode
     from slicer.config.route_values import AnyConfig
     from slicer.config.values import Entry, Row
@@ -33,7 +33,7 @@ _PROFILES = {"gpu": "gpu", "cpu": "heavy"}  # the defaults
 
 @record
 class Probe:
-    """The measurement of one metric of the input. :mod:`slicer.config.metrics` defines its unit."""
+    """The measurement of one metric of the input. :mod:`slicer.config.metric_units` defines its unit."""
 
     kind: ProbeKind
     command: tuple[str, ...]  # of "command", with "{}" for the input; () for built-in probes

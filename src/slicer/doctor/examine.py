@@ -11,10 +11,10 @@ from slicer.doctor.checks import gpus as check_gpus
 from slicer.doctor.checks import state as check_state
 from slicer.doctor.checks import units as check_units
 from slicer.doctor.facts import broker, configuration, gpus, host, installed
+from slicer.doctor.findings import Area, AreaVerdict, DoctorReport, Finding, Who
 from slicer.doctor.glance import LookFacts, duties, report, who_is
 from slicer.doctor.kinds import finding
 from slicer.doctor.looks import LookResult
-from slicer.doctor.model import Area, AreaVerdict, DoctorReport, Finding, Who
 
 DEADLINE_S = 8.0  # a driver without persistence mode takes seconds to answer at first
 

@@ -7,13 +7,13 @@ from typing import Any
 
 from slicer.backend import broker_socket
 from slicer.doctor import looks
+from slicer.doctor.checks import host as check_systemd
 from slicer.doctor.checks import limits as check_limits
 from slicer.doctor.checks import state as check_state
-from slicer.doctor.checks import systemd as check_systemd
 from slicer.doctor.facts import configuration, host, state, systemd
+from slicer.doctor.findings import AREAS, ActiveLimits, Area, AreaVerdict, DoctorReport, Finding, Who
 from slicer.doctor.kinds import finding
 from slicer.doctor.looks import LookResult
-from slicer.doctor.model import AREAS, ActiveLimits, Area, AreaVerdict, DoctorReport, Finding, Who
 from slicer.kernel.users import user_name
 from slicer.model import manager_of
 

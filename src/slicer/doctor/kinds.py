@@ -7,7 +7,7 @@ import tomllib
 from functools import cache
 from typing import Any
 
-from slicer.doctor.model import Area, Finding, FindingKind
+from slicer.doctor.findings import Area, Finding, FindingKind
 
 _TABLE = os.path.join(os.path.dirname(__file__), "kinds.toml")
 

@@ -63,7 +63,7 @@ def open_gpus() -> Gpus:
     invalid SLICER_SIM.
     """
     if os.environ.get("SLICER_SIM"):
-        from slicer.gpu.sim.gpus import SimulatedGpus
+        from slicer.gpu.sim.driver import SimulatedGpus
 
         return SimulatedGpus(os.environ)
     from slicer.gpu.nvml import Nvml

@@ -7,7 +7,7 @@ ledger's lock. This module is on the hot path: it imports nothing more until GPU
 from __future__ import annotations
 
 from slicer.errors import GpuError
-from slicer.placement.policy import Policy
+from slicer.placement.settings import Policy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -47,7 +47,7 @@ def _listed(known: Mapping[str, int]) -> Mapping[str, int]:
     Of those CUDA numbers the instances, and NVIDIA does not say how beside whole GPUs.
     """
     if os.environ.get("SLICER_SIM"):
-        from slicer.gpu.sim.gpus import simulated_gpus
+        from slicer.gpu.sim.driver import simulated_gpus
         from slicer.state.simulated import parse_spec
 
         return {gpu.uuid: gpu.index for gpu in simulated_gpus(parse_spec(os.environ["SLICER_SIM"]))}

@@ -42,7 +42,7 @@ WORTH_REPEATING = 1.10  # times the use in the last warning
 
 
 def _through_the_broker() -> AttributedGpus:
-    from slicer.broker.client.gpus import open_gpus
+    from slicer.broker.client.gpu_look import open_gpus
 
     return open_gpus()
 

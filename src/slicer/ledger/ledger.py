@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from slicer.gpu.observer import GpuObserver
     from slicer.placement.decision import Book
     from slicer.placement.devices import Device
-    from slicer.placement.policy import Policy
+    from slicer.placement.settings import Policy
 
 
 @record

@@ -18,7 +18,7 @@ from slicer.outcome import job_files
 from slicer.outcome.history import folder
 from slicer.placement import capacity, decision, forecast, order
 from slicer.placement.devices import headroom, is_idle, reserved_mib
-from slicer.placement.policy import Policy
+from slicer.placement.settings import Policy
 from slicer.record import record, replace
 from slicer.share.arena import SharingNow, standing
 from slicer.state import statedir

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from slicer.placement.gpus import GpuRoom, Pool, StrictTurn
 from slicer.placement.order import overdue_after_s
-from slicer.placement.policy import NEVER, Policy
+from slicer.placement.rooms import GpuRoom, Pool, StrictTurn
+from slicer.placement.settings import NEVER, Policy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -43,7 +43,7 @@ from __future__ import annotations
 from slicer.model import CPU, Busy, Lease, Request
 from slicer.placement.capacity import Capacity, eligible, is_eligible, limits_of, shape_of, too_many
 from slicer.placement.devices import Device, headroom, is_used_by_others
-from slicer.placement.policy import NEVER, Policy
+from slicer.placement.settings import NEVER, Policy
 from slicer.record import record, replace
 
 TYPE_CHECKING = False

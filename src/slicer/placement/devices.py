@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from slicer.model import Lease
-    from slicer.placement.policy import Policy
+    from slicer.placement.settings import Policy
 
 
 @record

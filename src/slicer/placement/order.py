@@ -6,7 +6,7 @@ and the more memory it wants, the sooner it goes. Overdue requests go by arrival
 
 from __future__ import annotations
 
-from slicer.placement.policy import NEVER, Policy
+from slicer.placement.settings import NEVER, Policy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import math
 
 from slicer.record import replace
 from slicer.report import over_time
-from slicer.report.model import RUNNING, Bar, Card, Ending, Job, MemoryUse, Period, Report, Waiting
+from slicer.report.parts import RUNNING, Bar, Card, Ending, Job, MemoryUse, Period, Report, Waiting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

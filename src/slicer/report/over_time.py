@@ -5,14 +5,14 @@ from __future__ import annotations
 from itertools import accumulate
 
 from slicer.quantity import MAX_CPU
-from slicer.report.model import OverTime, Period
+from slicer.report.parts import OverTime, Period
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from slicer.outcome.series import Series
-    from slicer.report.model import Card, Job
+    from slicer.report.parts import Card, Job
 
     Values = Sequence[float | None]
     ReadSeries = Callable[[Sequence[str]], dict[str, Series]]

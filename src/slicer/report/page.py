@@ -11,8 +11,8 @@ from slicer.quantity import format_duration, format_mib
 from slicer.report import plots
 from slicer.report.figures import WAITS
 from slicer.report.markup import Html, element
-from slicer.report.model import Report, Waiting
-from slicer.report.words import hours, summary
+from slicer.report.parts import Report, Waiting
+from slicer.report.summary import hours, summary
 
 _MOST_ROWS = 40  # of a table
 # The browser lets the page do nothing over the network, and lets no script run.

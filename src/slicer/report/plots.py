@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from slicer.quantity import format_duration, format_mib
 from slicer.report.markup import Html, element
-from slicer.report.model import Bar, Period, Report
 from slicer.report.over_time import step_of
+from slicer.report.parts import Bar, Period, Report
 
 # Colours that people with any colour vision can tell apart (Okabe and Ito), and one for all others.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a6fc8")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slicer.config import metrics as units
+from slicer.config import metric_units as units
 from slicer.job.job import OWN_OUTPUT
 from slicer.quantity import format_duration
 from slicer.record import record, replace

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from slicer.config import metrics
+from slicer.config import metric_units
 from slicer.config.routes import Destination, Route
 from slicer.record import record
 from slicer.route import route_config
@@ -58,10 +58,10 @@ def _gpu_ran_out(
     if not out or len(out) < _OOM_SHARE * len(points):
         return None
     kind, bound = route.probes[probe].kind, part.up_to[probe]
-    threshold = f" (the threshold is {metrics.text(kind, bound)})" if bound is not None else ""
+    threshold = f" (the threshold is {metric_units.text(kind, bound)})" if bound is not None else ""
     text = (
         f"{len(out)} of {counted(len(points), 'input')} on {part.name} ran out of GPU memory;"
-        f" the smallest measured {metrics.text(kind, min(out))}{threshold}"
+        f" the smallest measured {metric_units.text(kind, min(out))}{threshold}"
     )
     largest = max(point.metric for point in points)
     most = without_ooms(points, largest)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from slicer.config.metrics import LONGEST_S
+from slicer.config.metric_units import LONGEST_S
 from slicer.errors import ProbeError
 from slicer.record import record
-from slicer.route.asking import FFPROBE, MOST_BYTES, ProgramOutput, ProgramStart, ask
+from slicer.route.probe_program import FFPROBE, MOST_BYTES, ProgramOutput, ProgramStart, ask
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import time
 
-from slicer.config import metrics as units
+from slicer.config import metric_units as units
 from slicer.errors import ProbeError
-from slicer.route.asking import FFPROBE, ProgramStart, ask
 from slicer.route.deciding import Metric
 from slicer.route.finding import STANDARD_INPUT, find_input
 from slicer.route.inside import environment
+from slicer.route.probe_program import FFPROBE, ProgramStart, ask
 from slicer.route.source import Source, kind_of
 from slicer.text import one_line
 

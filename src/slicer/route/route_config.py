@@ -7,7 +7,7 @@ import math
 import string
 
 from slicer import quantity
-from slicer.config import metrics
+from slicer.config import metric_units
 from slicer.config.routes import Destination, Route
 
 TYPE_CHECKING = False
@@ -49,7 +49,7 @@ def _heading(*keys: str) -> str:
 
 def _exact(kind: ProbeKind, bound: float | None) -> str:
     """A bound in TOML with the same value; None: any."""
-    text = metrics.bound_text(kind, bound)
+    text = metric_units.bound_text(kind, bound)
     return json.dumps(text) if bound is None or kind in ("duration", "size", "pixels") else text
 
 

@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Literal
 
-from slicer.config import metrics
+from slicer.config import metric_units
 from slicer.config.routes import Destination, Route
 from slicer.quantity import format_mib
 from slicer.record import record, replace
@@ -122,7 +122,7 @@ def suggest(
             threshold = route_config.rounded(kind, found)[1]
     ran_out = [point.metric for point in points if point.ran_out]
     if line is not None and ran_out:
-        smallest = metrics.text(kind, min(ran_out))
+        smallest = metric_units.text(kind, min(ran_out))
         notes.append(f"{counted(len(ran_out), 'job')} ran out of GPU memory, the smallest at {smallest}")
     whole = known(points)
     return Suggestion(
@@ -162,7 +162,7 @@ def known(points: Sequence[Point]) -> list[Point]:
 
 def span(kind: ProbeKind, low: float, high: float) -> str:
     """Two metrics as text, such as ``1m to 1h``; one if both are the same."""
-    return " to ".join(dict.fromkeys((metrics.text(kind, low), metrics.text(kind, high))))
+    return " to ".join(dict.fromkeys((metric_units.text(kind, low), metric_units.text(kind, high))))
 
 
 def _judged(points: Sequence[Point], kind: ProbeKind, limit: float) -> tuple[Verdict, str, MemoryLine | None]:
@@ -186,7 +186,7 @@ def _judged(points: Sequence[Point], kind: ProbeKind, limit: float) -> tuple[Ver
             return "nothing-fits", f"{flat}, but {format_mib(int(limit))} is less", line
         if line.at(high) > limit:
             return "unrelated", f"{kind} does not show which jobs fit: {flat}", line
-        return "flat", f"{flat}. Up to {metrics.text(kind, high)}, memory sets no threshold", line
+        return "flat", f"{flat}. Up to {metric_units.text(kind, high)}, memory sets no threshold", line
     correlation = rank_correlation(whole)
     if correlation < _LEAST_CORRELATION:
         return "unrelated", f"{kind} does not predict the memory (rank correlation {correlation:.2f})", line
@@ -240,11 +240,11 @@ def _threshold(
     reason = f"up to there {line.share:.0%} of jobs stay below {format_mib(int(limit))}"
     if found <= 0 or found < low:
         needed = format_mib(round(line.at(low)))
-        return None, f"even the smallest jobs, of {metrics.text(kind, low)}, need {needed}", []
+        return None, f"even the smallest jobs, of {metric_units.text(kind, low)}, need {needed}", []
     if found > high * _FURTHEST:
         notes.append(
-            f"the line allows {metrics.text(kind, found)}, but no input above"
-            f" {metrics.text(kind, high)} was seen: raise the threshold in steps"
+            f"the line allows {metric_units.text(kind, found)}, but no input above"
+            f" {metric_units.text(kind, high)} was seen: raise the threshold in steps"
         )
         found = high * _FURTHEST
         reason = f"there {line.share:.0%} of jobs should need at most {format_mib(round(line.at(found)))}"
@@ -252,7 +252,7 @@ def _threshold(
     if not lowered:  # no metric is below 0
         return None, "jobs of any size ran out of GPU memory", notes
     if lowered < found:
-        notes.append(f"between this and {metrics.text(kind, found)} too many jobs ran out of GPU memory")
+        notes.append(f"between this and {metric_units.text(kind, found)} too many jobs ran out of GPU memory")
         reason = "above this too many jobs ran out of GPU memory"
     return lowered, reason, notes
 

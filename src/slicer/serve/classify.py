@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote, urlsplit
 from slicer.config.serve import Server
 from slicer.record import record, replace
 from slicer.serve.kinds import KINDS
-from slicer.serve.model import Need, RequestNeed
+from slicer.serve.terms import Need, RequestNeed
 
 _MODELS = "/v1/models/"
 _READING = ("GET", "HEAD", "OPTIONS")

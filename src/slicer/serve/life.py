@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Literal
 
 from slicer.record import record, replace
-from slicer.serve.model import State
+from slicer.serve.terms import State
 
 Event = Literal[
     "came",  # a request that needs the GPU

@@ -10,9 +10,9 @@ from contextlib import suppress
 import aiohttp
 
 from slicer.config.serve import Server
-from slicer.serve.asking import Loaded, Upstream
 from slicer.serve.life import Event
-from slicer.serve.model import RequestNeed, Unavailable
+from slicer.serve.terms import RequestNeed, Unavailable
+from slicer.serve.upstream import Loaded, Upstream
 
 _KNOWN_FOR_S = 2.0  # a request this soon after another needs no new check
 

@@ -14,13 +14,13 @@ from slicer.config.serve import Server
 from slicer.errors import SlicerError
 from slicer.quantity import format_duration
 from slicer.serve import life, looking
-from slicer.serve.asking import Upstream
 from slicer.serve.life import Action, Event, Life, LifeTimings
 from slicer.serve.loading import Loading
-from slicer.serve.model import RequestNeed, Unavailable
 from slicer.serve.running import RunningServer
 from slicer.serve.spare import SpareServer
 from slicer.serve.started import StartedServer, until_ready
+from slicer.serve.terms import RequestNeed, Unavailable
+from slicer.serve.upstream import Upstream
 from slicer.state.standings import ServerStanding
 
 _AGAIN_S = 10.0  # the pause while the memory does not become free
@@ -29,7 +29,7 @@ _LONGEST_TROUBLE = 2000  # characters
 
 
 class Owner:
-    """A configured server; implements :class:`slicer.serve.model.ServerHandle`."""
+    """A configured server; implements :class:`slicer.serve.terms.ServerHandle`."""
 
     def __init__(
         self, settings: Server, log: str, environ: Mapping[str, str], report: Callable[[str], None]

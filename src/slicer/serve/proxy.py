@@ -20,11 +20,11 @@ from yarl import URL
 
 from slicer.config import serve
 from slicer.serve import classify, refusing, shares, websockets
-from slicer.serve.asking import Upstream, make_session
 from slicer.serve.classify import Body, RequestHead
 from slicer.serve.hosts import asker, is_address, is_meant, is_own
-from slicer.serve.model import RequestNeed, ServerHandle, Unavailable, Use
 from slicer.serve.refusing import OwnResponse
+from slicer.serve.terms import RequestNeed, ServerHandle, Unavailable, Use
+from slicer.serve.upstream import Upstream, make_session
 
 _HOP_BY_HOP = frozenset((
     "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te",

@@ -10,7 +10,7 @@ from slicer.config.serve import Kind, Server
 from slicer.record import record, replace
 from slicer.serve.classify import MOST_TO_CHOOSE, Body, RequestHead
 from slicer.serve.kinds import KINDS
-from slicer.serve.model import RequestNeed, Unavailable
+from slicer.serve.terms import RequestNeed, Unavailable
 from slicer.text import visible
 
 _LONGEST_RETRY_S = 120  # openai's client ignores a longer one

@@ -14,9 +14,9 @@ from slicer.config.serve import Server
 from slicer.errors import SlicerError
 from slicer.quantity import format_size
 from slicer.serve import looking
-from slicer.serve.asking import Gone, Upstream
-from slicer.serve.model import Unavailable
 from slicer.serve.started import job_names
+from slicer.serve.terms import Unavailable
+from slicer.serve.upstream import Gone, Upstream
 
 _LOOK_S = 0.5
 _TOLERANCE_MIB = 512  # for a CUDA context that the first request creates, and that stays

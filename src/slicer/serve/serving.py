@@ -13,11 +13,11 @@ from slicer.config.serve import Server
 from slicer.errors import StateError
 from slicer.quantity import format_duration
 from slicer.serve import listening, looking
-from slicer.serve.model import Unavailable
 from slicer.serve.owner import Owner
 from slicer.serve.proxy import Front
 from slicer.serve.running import unload
 from slicer.serve.started import end_jobs, job_names, trim_log
+from slicer.serve.terms import Unavailable
 from slicer.serve.waiting import WaitingJobs
 from slicer.state.standings import StandingWriter
 from slicer.text import counted

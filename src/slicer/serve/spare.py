@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from slicer.config.serve import Server
-from slicer.serve.asking import Upstream
-from slicer.serve.model import Unavailable
 from slicer.serve.started import StartedServer, until_ready
+from slicer.serve.terms import Unavailable
+from slicer.serve.upstream import Upstream
 
 _AGAIN_S = 10.0
 

@@ -15,11 +15,11 @@ from slicer.errors import EX_TEMPFAIL, EX_USAGE
 from slicer.kernel import listeners, proc
 from slicer.kernel.users import user_name
 from slicer.quantity import format_duration
-from slicer.serve.asking import Upstream
 from slicer.serve.kinds import KINDS
 from slicer.serve.listening import split
 from slicer.serve.looking import SLICER, run_slicer
-from slicer.serve.model import Unavailable
+from slicer.serve.terms import Unavailable
+from slicer.serve.upstream import Upstream
 
 
 class Form(Protocol):

@@ -8,7 +8,7 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
-from slicer.serve.model import Unavailable
+from slicer.serve.terms import Unavailable
 
 Socket = web.WebSocketResponse | aiohttp.ClientWebSocketResponse
 

@@ -31,7 +31,7 @@ class ServerStanding:
     name: str
     kind: str
     listen: tuple[str, ...]
-    state: str  # as slicer.serve.model.State
+    state: str  # as slicer.serve.terms.State
     since_s: float  # in this state
     requests: int  # requests that need the GPU and have not ended
     served: int  # such requests that have ended since the proxy started

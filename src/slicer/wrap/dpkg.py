@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 
-from slicer.wrap.model import NOBODY, SUFFIX, Diversion, PackageOwner, WrapError
+from slicer.wrap.terms import NOBODY, SUFFIX, Diversion, PackageOwner, WrapError
 
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"  # not the caller's, because root runs these programs
 _LIST = "/var/lib/dpkg/diversions"

@@ -10,7 +10,7 @@ import shlex
 
 from slicer.record import record
 from slicer.wrap import shim
-from slicer.wrap.model import Diversion, FileState, Problem, ProblemId, Situation, Step, Wrap
+from slicer.wrap.terms import Diversion, FileState, Problem, ProblemId, Situation, Step, Wrap
 
 
 @record

@@ -13,7 +13,7 @@ from slicer.kernel.users import is_private_group
 from slicer.state.directory import LEDGER, Directory
 from slicer.state.named_file import hops
 from slicer.wrap import dpkg, shim
-from slicer.wrap.model import (
+from slicer.wrap.terms import (
     ABSENT,
     NOBODY,
     STORES,

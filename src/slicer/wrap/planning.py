@@ -9,7 +9,7 @@ from typing import Literal
 from slicer.record import record, replace
 from slicer.wrap import judging, shim
 from slicer.wrap.judging import Sight
-from slicer.wrap.model import (
+from slicer.wrap.terms import (
     STORES,
     SUFFIX,
     Ancestor,

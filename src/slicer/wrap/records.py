@@ -16,7 +16,7 @@ from slicer.errors import StateError
 from slicer.outcome import history
 from slicer.state import statefile
 from slicer.state.directory import Directory, Rules, failed, open_or_make, try_lock
-from slicer.wrap.model import INTENTS, SUFFIX, Wrap
+from slicer.wrap.terms import INTENTS, SUFFIX, Wrap
 
 _FOLDER = "wraps"
 _MOST_BYTES = 1 << 16

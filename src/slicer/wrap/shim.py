@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 
 from slicer.text import visible
-from slicer.wrap.model import Wrap
+from slicer.wrap.terms import Wrap
 
 INTERPRETER = "/bin/sh"
 MOST_BYTES = 1 << 20  # no shim is larger: a path has at most 4096 bytes, quoted twice and three times

@@ -19,9 +19,9 @@ from slicer.state.directory import Directory, write_all
 from slicer.state.named_file import hops
 from slicer.wrap import dpkg, judging, look, planning, records, shim
 from slicer.wrap.judging import Sight
-from slicer.wrap.model import ABSENT, Diversion, Step, Wrap, WrapError, WrapPlan, WrapRefused, WrapStatus
 from slicer.wrap.planning import Keep, WrapRequest, shim_mode
 from slicer.wrap.records import Book
+from slicer.wrap.terms import ABSENT, Diversion, Step, Wrap, WrapError, WrapPlan, WrapRefused, WrapStatus
 
 _DRAFT = ".slicer-wrap-"
 _DRAFT_NAME = 200  # bytes of the program's name in the draft's name

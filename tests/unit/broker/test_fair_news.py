@@ -16,7 +16,7 @@ from slicer.kernel import proc
 from slicer.model import Lease, Ticket
 from slicer.placement.decision import Book
 from slicer.placement.forecast import start_times
-from slicer.placement.policy import Policy
+from slicer.placement.settings import Policy
 from slicer.record import replace
 from tests.unit.broker.messages import LEASE, TICKET
 from tests.unit.broker.within import Within, acquire, within

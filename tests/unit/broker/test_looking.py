@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from slicer import gpu
-from slicer.broker.client.gpus import BrokerGpus
+from slicer.broker.client.gpu_look import BrokerGpus
 from slicer.broker.protocol import messages, wire
 from slicer.broker.protocol.messages import GpuNow, Seen, UseNow
 from slicer.broker.server import looking
@@ -19,7 +19,7 @@ from slicer.broker.server.requests import Refusal
 from slicer.errors import NoGpu
 from slicer.gpu.attribution import devices, process_counts
 from slicer.gpu.observer import GpuObserver
-from slicer.gpu.sim.gpus import SimulatedGpus
+from slicer.gpu.sim.driver import SimulatedGpus
 from slicer.gpu.snapshot import ProcessOnGpu
 from slicer.model import GpuLoad
 from slicer.record import fields_for, replace

@@ -9,7 +9,7 @@ from slicer.model import Lease, Ticket
 from slicer.placement.decision import Book, decide
 from slicer.placement.devices import Device
 from slicer.placement.forecast import deadlocked
-from slicer.placement.policy import Policy
+from slicer.placement.settings import Policy
 from tests.unit import made_up
 
 NOW_S = 1000.0

@@ -33,7 +33,7 @@ from slicer.placement.decision import Book, decide
 from slicer.placement.devices import Device
 from slicer.placement.forecast import deadlocked
 from slicer.placement.order import places
-from slicer.placement.policy import Policy as Settings
+from slicer.placement.settings import Policy as Settings
 from slicer.state.directory import Directory
 from tests.unit import made_up
 

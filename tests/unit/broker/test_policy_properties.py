@@ -14,7 +14,7 @@ from slicer.broker.rules.shares import Past, Shares, decayed, held, shares_of
 from slicer.model import Lease, Ticket
 from slicer.placement.decision import decide
 from slicer.placement.devices import Device
-from slicer.placement.policy import Policy as Settings
+from slicer.placement.settings import Policy as Settings
 from tests.examples import examples
 from tests.unit import made_up
 

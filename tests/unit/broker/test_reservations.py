@@ -18,7 +18,7 @@ from slicer.errors import InfeasibleError, NotAllowedError, StateError, UsageErr
 from slicer.model import Busy, Reservation, Ticket
 from slicer.placement.decision import decide
 from slicer.placement.devices import Device
-from slicer.placement.policy import Policy
+from slicer.placement.settings import Policy
 from tests.unit import made_up
 
 ANN, BEN = 1001, 1002

@@ -9,7 +9,7 @@ from slicer.gpu import attribution
 from slicer.gpu.snapshot import GpuSnapshot, ProcessOnGpu
 from slicer.ledger.status import LedgerStatus, states, waits
 from slicer.model import Gpu, GpuLoad, GpuMemory, Lease, Ticket
-from slicer.placement.policy import Policy
+from slicer.placement.settings import Policy
 from slicer.record import replace
 from tests.unit import made_up
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from slicer.doctor.findings import AREAS
 from slicer.doctor.kinds import kinds
-from slicer.doctor.model import AREAS
 from tests.fake_nvml import TWO_GPUS, FakeNvml
 from tests.patience import LONGEST_S
 from tests.process.harness import unprivileged

@@ -22,7 +22,7 @@ from slicer.outcome import history, samples
 from slicer.outcome.series import encode
 from slicer.record import as_dict, replace
 from slicer.report import page
-from slicer.report.model import Report
+from slicer.report.parts import Report
 from tests.unit import made_up
 from tests.unit.program import Cli
 from tests.unit.report.jobs import series

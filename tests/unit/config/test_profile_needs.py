@@ -8,7 +8,7 @@ from slicer.config import profile_report, profiles
 from slicer.config.profiles import Overrides
 from slicer.errors import ConfigError, UsageError
 from slicer.model import Profile
-from slicer.placement.policy import Policy
+from slicer.placement.settings import Policy
 from tests.unit.config.machine import Machine
 
 

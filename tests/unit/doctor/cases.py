@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from slicer.doctor.checks import gpus, limits, state, systemd, units
+from slicer.doctor.checks import gpus, host, limits, state, units
 from slicer.doctor.facts.configuration import ProfileFacts
 from slicer.doctor.facts.gpus import GpuUser, Node
 from slicer.doctor.facts.host import Disk, DiskFacts, SessionFacts
 from slicer.doctor.facts.installed import UnitFile, WrapFacts
+from slicer.doctor.findings import AreaVerdict, Who
 from slicer.doctor.glance import LookFacts
 from slicer.doctor.looks import LookResult
-from slicer.doctor.model import AreaVerdict, Who
 from slicer.record import replace
 from slicer.wrap import judging, shim
 from slicer.wrap.judging import Sight
-from slicer.wrap.model import ABSENT, FileState, Wrap, WrapStatus
+from slicer.wrap.terms import ABSENT, FileState, Wrap, WrapStatus
 from tests.unit.doctor.made_up import (
     ALICE,
     BROKER,
@@ -57,15 +57,15 @@ INFER = ProfileFacts("infer", ("MemoryMax",), "", "both")
 
 
 def on_systemd(who: Who = ALICE, **changes: object) -> Case:
-    return lambda: systemd.systemd(replace(SYSTEMD, **changes), who)
+    return lambda: host.systemd(replace(SYSTEMD, **changes), who)
 
 
 def on_kernel(who: Who = ALICE, **changes: object) -> Case:
-    return lambda: systemd.kernel(replace(KERNEL, **changes), who)
+    return lambda: host.kernel(replace(KERNEL, **changes), who)
 
 
 def on_session(version: str = "257.13", who: Who = ALICE, **changes: object) -> Case:
-    return lambda: systemd.session(replace(SESSION, **changes), replace(SYSTEMD, version=version), who)
+    return lambda: host.session(replace(SESSION, **changes), replace(SYSTEMD, version=version), who)
 
 
 def on_limits(*directives: str, disks: DiskFacts = DISKS, who: Who = ALICE, **changes: object) -> Case:

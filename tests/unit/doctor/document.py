@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from slicer.doctor.findings import AREAS
 from slicer.doctor.kinds import kinds
-from slicer.doctor.model import AREAS
 
 PATH = Path(__file__).resolve().parents[3] / "docs" / "doctor.md"
 BEGIN = "<!-- The rest is made by `python -m tests.unit.doctor` from src/slicer/doctor/kinds.toml. -->\n"

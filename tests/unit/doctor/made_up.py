@@ -9,9 +9,9 @@ from slicer.doctor.facts.host import Disk, DiskFacts, JournalFacts, KernelFacts,
 from slicer.doctor.facts.installed import UnitFacts, UnitFile, WrapFacts
 from slicer.doctor.facts.state import PathFacts, StateFacts
 from slicer.doctor.facts.systemd import SystemdFacts
-from slicer.doctor.model import Who
+from slicer.doctor.findings import Who
 from slicer.gpu.nvml import GpuDetails
-from slicer.wrap.model import Wrap, WrapStatus
+from slicer.wrap.terms import Wrap, WrapStatus
 
 ROOT = Who(0, "root", "system", True)
 ALICE = Who(1000, "alice", "user", True)

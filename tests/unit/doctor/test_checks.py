@@ -6,8 +6,8 @@ import re
 
 import pytest
 
+from slicer.doctor.findings import AREAS, SEVERITIES, Who
 from slicer.doctor.kinds import kinds
-from slicer.doctor.model import AREAS, SEVERITIES, Who
 from tests.machines.host import REPO
 from tests.systemd.test_doctor_cures import ALICES, ROOTS, UNTRIED
 from tests.unit.doctor.cases import CASES, HEALTHY, NO_UNITS, Case, on_fence, on_units

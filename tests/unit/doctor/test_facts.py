@@ -10,7 +10,7 @@ import pytest
 from slicer.backend import closed_shop
 from slicer.backend.unit_files import SYSTEM_UNITS
 from slicer.doctor import glance
-from slicer.doctor.facts import files, gpus, host, installed, state
+from slicer.doctor.facts import gpus, host, installed, reading, state
 from slicer.kernel import SYSROOT, cgroup
 
 MOUNTINFO = """\
@@ -45,7 +45,7 @@ def test_a_daemons_setting_is_read_as_systemd_reads_it(tmp_path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     keys = ("RemoveIPC", "KillUserProcesses", "KillOnlyUsers", "UserTasksMax", "Other")
-    said = [files.setting("logind.conf", key, (etc, lib)) for key in keys]
+    said = [reading.setting("logind.conf", key, (etc, lib)) for key in keys]
     assert said == ["", "no", "a b", "", "1"]
 
 
@@ -61,16 +61,16 @@ def test_what_is_no_plain_file_of_ours_says_nothing(tmp_path: Path, kind: str) -
         path.chmod(0o666)
     elif kind == "socket":
         os.mknod(path, 0o140600)
-    assert files.trusted_text(str(path)) is None
+    assert reading.trusted_text(str(path)) is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="makes a file of another user")
 def test_another_users_file_says_nothing(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("x")
-    assert files.trusted_text(str(path)) == "x"
+    assert reading.trusted_text(str(path)) == "x"
     os.chown(path, 54321, 54321)
-    assert files.trusted_text(str(path)) is None
+    assert reading.trusted_text(str(path)) is None
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from slicer.gpu.attribution import devices
 from slicer.model import Lease
 from slicer.placement.devices import headroom, is_idle
-from slicer.placement.policy import Policy
+from slicer.placement.settings import Policy
 from tests.unit.gpu.made_up import G0, G1, IN_A, PLAIN, TOTAL, A, B, loose, owner, scope, seen, snapshot
 from tests.unit.made_up import lease
 

@@ -15,7 +15,7 @@ import pytest
 
 from slicer.errors import EX_USAGE, GpuError, StateError, UsageError
 from slicer.gpu import open_gpus
-from slicer.gpu.sim.gpus import simulated_gpus
+from slicer.gpu.sim.driver import simulated_gpus
 from slicer.gpu.sim.job import LIBRARIES, MemoryPlan, Spike, demand_mib, next_step_s, oom_text, visible_gpus
 from slicer.gpu.sim.usage import NoRoom, UsageFolder, Use, in_use
 from slicer.kernel import proc
@@ -353,7 +353,7 @@ def test_without_the_variable_nothing_of_this_is_loaded(tmp_path: Path) -> None:
     command = [sys.executable, "-c", code, str(tmp_path / "state")]
     out = subprocess.run(command, env=environ, check=True, capture_output=True, text=True).stdout.split()
     assert "slicer.gpu.nvml" in out
-    assert {"slicer.gpu.sim.usage", "slicer.gpu.sim.job", "slicer.gpu.sim.gpus"}.isdisjoint(out)
+    assert {"slicer.gpu.sim.usage", "slicer.gpu.sim.job", "slicer.gpu.sim.driver"}.isdisjoint(out)
 
 
 # E5

@@ -14,7 +14,7 @@ from slicer.job.program import find_program
 from slicer.ledger.leasing import Needs, patience_s
 from slicer.ledger.nesting import OuterJobs
 from slicer.model import Host, Profile
-from slicer.placement.policy import Policy
+from slicer.placement.settings import Policy
 from slicer.record import replace
 from tests.unit import made_up
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slicer.ledger.control_log import (
-    Act,
+    ControlAct,
     Pause,
     decode,
     encode,
@@ -19,8 +19,8 @@ from slicer.ledger.control_log import (
 )
 
 
-def acts(*said: tuple[float, str]) -> tuple[Act, ...]:
-    return tuple(Act(at_s, kind, 0, "") for at_s, kind in said)  # type: ignore[arg-type]
+def acts(*said: tuple[float, str]) -> tuple[ControlAct, ...]:
+    return tuple(ControlAct(at_s, kind, 0, "") for at_s, kind in said)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -55,16 +55,18 @@ def test_only_the_time_that_counts_is_added_up() -> None:  # X6
 
 
 def test_what_slicer_set_last_counts() -> None:  # X6
-    said = (Act(1, "set", 0, "CPUQuota=5%"), Act(2, "set", 0, "CPUQuota=6%"), Act(3, "set", 0, "A=b=c"))
+    texts = ("CPUQuota=5%", "CPUQuota=6%", "A=b=c")
+    said = tuple(ControlAct(at_s, "set", 0, text) for at_s, text in enumerate(texts, start=1))
     assert last_set(said) == {"CPUQuota": "6%", "A": "b=c"}
     assert who_told_to_end(said) == ""
-    assert who_told_to_end((*said, Act(4, "stop", 0, ""), Act(5, "cap", 0, ""))) == "slicer stop"
-    assert who_told_to_end((*said, Act(4, "cap", 0, ""), Act(5, "stop", 0, ""))) == "slicer cap"
+    stop, cap = ControlAct(4, "stop", 0, ""), ControlAct(5, "cap", 0, "")
+    assert who_told_to_end((*said, stop, cap)) == "slicer stop"
+    assert who_told_to_end((*said, cap, stop)) == "slicer cap"
 
 
 @given(st.text(max_size=100), st.floats(0, 1e9), st.integers(0, 2**32 - 2))
 def test_a_line_is_read_back_as_it_was_written(text: str, at_s: float, uid: int) -> None:
-    act = Act(round(at_s, 6), "set", uid, text.encode("utf-8", "replace").decode())
+    act = ControlAct(round(at_s, 6), "set", uid, text.encode("utf-8", "replace").decode())
     (found,) = decode(encode(act))
     assert (found.kind, found.uid, found.text) == (act.kind, act.uid, act.text)
     assert abs(found.at_s - act.at_s) < 1e-5
@@ -74,9 +76,9 @@ def test_a_line_is_read_back_as_it_was_written(text: str, at_s: float, uid: int)
 def test_no_bytes_are_too_much(data: bytes) -> None:  # S9
     for act in decode(data):
         assert act.at_s >= 0
-    decode(encode(Act(1, "pause", 0, "")) + data)
+    decode(encode(ControlAct(1, "pause", 0, "")) + data)
 
 
 def test_a_line_without_its_end_is_left_out() -> None:
-    whole = encode(Act(1, "pause", 0, ""))
-    assert decode(whole + whole[:-1]) == (Act(1, "pause", 0, ""),)
+    whole = encode(ControlAct(1, "pause", 0, ""))
+    assert decode(whole + whole[:-1]) == (ControlAct(1, "pause", 0, ""),)

@@ -9,7 +9,7 @@ from slicer.model import Lease, Request
 from slicer.placement.decision import decide
 from slicer.placement.devices import Device
 from slicer.placement.order import in_order
-from slicer.placement.policy import Policy
+from slicer.placement.settings import Policy
 from tests.unit import made_up
 
 GPUS = "abcd"

@@ -16,7 +16,7 @@ from slicer.placement.decision import (
 from slicer.placement.devices import Device, headroom, is_idle, reserved_mib
 from slicer.placement.forecast import deadlocked, start_times
 from slicer.placement.order import rank_of
-from slicer.placement.policy import Policy
+from slicer.placement.settings import Policy
 from slicer.record import as_dict, replace
 from tests.unit import made_up
 

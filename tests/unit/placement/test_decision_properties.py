@@ -11,7 +11,7 @@ from slicer.model import Lease, Request
 from slicer.placement.capacity import limits_of
 from slicer.placement.decision import decide, infeasible
 from slicer.placement.devices import Device, is_idle, reserved_mib
-from slicer.placement.policy import Policy
+from slicer.placement.settings import Policy
 from slicer.record import as_dict, replace
 from tests.examples import examples
 from tests.unit import made_up

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from slicer.placement.decision import Book
 from slicer.placement.forecast import start_times
 from slicer.placement.lengths import Lengths, estimate, key_of, likely_s
-from slicer.placement.policy import Policy
+from slicer.placement.settings import Policy
 from slicer.record import replace
 from tests.unit import made_up
 

@@ -7,7 +7,7 @@ import pytest
 from slicer.model import Request
 from slicer.placement.devices import Device
 from slicer.placement.order import in_order, overdue_after_s
-from slicer.placement.policy import Policy
+from slicer.placement.settings import Policy
 from tests.unit import made_up
 
 NOW_S = 1_000_000.0

@@ -10,8 +10,8 @@ from slicer.model import Lease, Request
 from slicer.placement.decision import Book, Infeasible, decide, infeasible
 from slicer.placement.devices import Device
 from slicer.placement.forecast import deadlocked, start_times
-from slicer.placement.policy import Policy
 from slicer.placement.refusal import refusal
+from slicer.placement.settings import Policy
 from slicer.record import as_dict
 from tests.unit import made_up
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from slicer.outcome.series import GpuSeries, Series
 from slicer.report import figures
-from slicer.report.model import Card, Job, Period, Report
+from slicer.report.parts import Card, Job, Period, Report
 
 CARDS = (Card("GPU-a", "GPU 0", 24576), Card("GPU-b", "GPU 1", 24576))
 PERIOD = Period(1000.0, 4600.0)  # an hour

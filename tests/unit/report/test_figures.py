@@ -7,7 +7,7 @@ import pytest
 from slicer.record import as_dict
 from slicer.report import figures
 from slicer.report.figures import WAITS
-from slicer.report.model import Ending, Job
+from slicer.report.parts import Ending, Job
 from tests.unit.report.jobs import CARDS, PERIOD, job, report
 
 

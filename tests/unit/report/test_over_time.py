@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slicer.report.model import Period
 from slicer.report.over_time import Bins
+from slicer.report.parts import Period
 from tests.unit.report.jobs import PERIOD, job, report, series
 
 _SPANS = st.tuples(st.floats(0, 6000), st.floats(1, 6000)).map(lambda drawn: (drawn[0], sum(drawn)))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from slicer.errors import ProbeError
-from slicer.route.asking import ProgramOutput
 from slicer.route.media import Media, duration_s, pixels, read
+from slicer.route.probe_program import ProgramOutput
 
 
 def media(*lines: str, stderr: bytes = b"", **format: str) -> Media:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slicer.config import metrics
-from slicer.config.metrics import KINDS
+from slicer.config import metric_units
+from slicer.config.metric_units import KINDS
 from slicer.route import route_config
 from tests.examples import examples
 from tests.unit.route.past import part, probes, route
@@ -44,11 +44,11 @@ def test_a_threshold_is_rounded_down_to_what_people_write(
 @given(st.sampled_from(KINDS), st.floats(1e-3, 9e14))
 def test_what_is_written_is_read_back_and_not_larger(kind: ProbeKind, value: float) -> None:  # C9
     if kind == "duration":
-        value = min(value, metrics.LONGEST_S)
+        value = min(value, metric_units.LONGEST_S)
     if kind in ("size", "pixels"):
         value = float(int(value)) + 1.0
     text, rounded = route_config.rounded(kind, value)
-    read = metrics.parse_bound(kind, tomllib.loads(f"x = {text}")["x"])
+    read = metric_units.parse_bound(kind, tomllib.loads(f"x = {text}")["x"])
     assert read == pytest.approx(rounded, rel=1e-6)
     assert 0.94 * value <= rounded <= value * (1 + 1e-9)
 
@@ -60,7 +60,7 @@ def test_the_bound_of_another_probe_is_written_as_it_is(kind: ProbeKind, bound: 
     _, line = route_config.bound_lines(of, of.destinations[0], 0, 120.0)
     written = tomllib.loads(line)["threshold"]
     assert written[0] == "2m"
-    assert metrics.parse_bound(kind, written[1]) == bound
+    assert metric_units.parse_bound(kind, written[1]) == bound
 
 
 @pytest.mark.parametrize(
@@ -74,4 +74,4 @@ def test_the_bound_of_another_probe_is_written_as_it_is(kind: ProbeKind, bound: 
     ],
 )
 def test_metrics_are_shown_in_their_unit(kind: ProbeKind, value: float, text: str) -> None:  # C6
-    assert metrics.text(kind, value) == text
+    assert metric_units.text(kind, value) == text

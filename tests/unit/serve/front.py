@@ -9,7 +9,7 @@ from functools import wraps
 from typing import Any, ParamSpec
 
 from slicer.config import serve
-from slicer.serve.model import RequestNeed, Unavailable
+from slicer.serve.terms import RequestNeed, Unavailable
 from slicer.state.standings import ServerStanding
 from tests.patience import Deadline
 

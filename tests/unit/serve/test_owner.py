@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slicer.serve.model import RequestNeed, Unavailable
+from slicer.serve.terms import RequestNeed, Unavailable
 from tests.unit import made_up
 from tests.unit.serve.front import played, until
 

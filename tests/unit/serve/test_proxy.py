@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
-from slicer.serve.model import Unavailable
+from slicer.serve.terms import Unavailable
 from tests.process.harness import unprivileged
 from tests.unit import made_up
 from tests.unit.serve.front import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slicer.gpu.sim.gpus import simulated_gpus
+from slicer.gpu.sim.driver import simulated_gpus
 from slicer.record import replace
 from slicer.state.allocation import allotted, slurm_job
 

@@ -21,7 +21,7 @@ from slicer.record import replace
 from slicer.state import statefile
 from slicer.state.standings import ServerStanding
 from slicer.state.statefile import TornFile
-from slicer.wrap.model import Wrap
+from slicer.wrap.terms import Wrap
 from tests.unit import made_up
 
 pytestmark = pytest.mark.both_pythons

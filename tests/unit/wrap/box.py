@@ -16,7 +16,7 @@ import pytest
 
 from slicer.kernel import SYSROOT
 from slicer.wrap import dpkg, wrapping
-from slicer.wrap.model import NOBODY, Wrap, WrapPlan
+from slicer.wrap.terms import NOBODY, Wrap, WrapPlan
 
 # What `slicer route` does in the end: ``route NAME --program PROGRAM -- ARGV0 ARGUMENTS``.
 STAND_IN = f"""\

@@ -9,7 +9,7 @@ import pytest
 
 from slicer.kernel import users
 from slicer.wrap import dpkg
-from slicer.wrap.model import NOBODY, Diversion, PackageOwner, WrapError
+from slicer.wrap.terms import NOBODY, Diversion, PackageOwner, WrapError
 
 
 @pytest.mark.parametrize(("out", "expected"), [

@@ -9,7 +9,7 @@ import pytest
 from slicer.record import replace
 from slicer.wrap import judging, planning, shim
 from slicer.wrap.judging import Sight
-from slicer.wrap.model import ABSENT, Diversion, FileState, Wrap, WrapRefused
+from slicer.wrap.terms import ABSENT, Diversion, FileState, Wrap, WrapRefused
 
 WRAP = Wrap("/usr/bin/x", "/usr/bin/x-real", "r", "/usr/bin/slicer", "install", 100, 10, 20, "", "", 0.0)
 OF_DEB = replace(WRAP, package="x", diverted="/usr/bin/x")

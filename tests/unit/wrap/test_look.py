@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slicer.wrap import look
-from slicer.wrap.model import WrapRefused
+from slicer.wrap.terms import WrapRefused
 
 
 @pytest.fixture

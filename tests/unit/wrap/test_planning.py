@@ -10,7 +10,8 @@ from slicer.errors import SlicerError
 from slicer.record import replace
 from slicer.wrap import planning, shim
 from slicer.wrap.judging import Sight
-from slicer.wrap.model import (
+from slicer.wrap.planning import WrapRequest
+from slicer.wrap.terms import (
     ABSENT,
     NOBODY,
     Ancestor,
@@ -22,7 +23,6 @@ from slicer.wrap.model import (
     Wrap,
     WrapPlan,
 )
-from slicer.wrap.planning import WrapRequest
 
 ALICE = 1000
 PROGRAM = FileState("file", 1, 100, 10, 20, uid=0, mode=0o755, head=b"\x7fELF")

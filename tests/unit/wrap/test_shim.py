@@ -13,7 +13,7 @@ import pytest
 
 from slicer.record import replace
 from slicer.wrap import shim
-from slicer.wrap.model import Wrap
+from slicer.wrap.terms import Wrap
 from tests.patience import LONGEST_S, until
 from tests.unit.wrap.box import Box
 

@@ -16,7 +16,7 @@ import pytest
 from slicer import faults
 from slicer.errors import SlicerError, StateError
 from slicer.wrap import look, records, wrapping
-from slicer.wrap.model import WrapError, WrapRefused
+from slicer.wrap.terms import WrapError, WrapRefused
 from tests.patience import LONGEST_S, until
 from tests.unit.wrap.box import Box
 

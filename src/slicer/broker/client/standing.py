@@ -33,7 +33,7 @@ def status_reader(environ: Mapping[str, str]) -> StatusReader:
     path = broker_socket(environ)
     if not path:
         return StatusReader(environ)
-    from slicer.broker.client.gpus import open_gpus
+    from slicer.broker.client.gpu_look import open_gpus
 
     return StatusReader(environ, lambda: everybody(path), open_gpus)
 

@@ -27,7 +27,7 @@ from slicer.model import Lease, Ticket
 from slicer.placement.capacity import Capacity, limits_of
 from slicer.placement.devices import Device, emptied
 from slicer.placement.order import rank_of, with_gpus_by
-from slicer.placement.policy import Policy
+from slicer.placement.settings import Policy
 from slicer.record import replace
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from slicer.config.profiles import Config
 from slicer.errors import ConfigError, SlicerError, StateError
 from slicer.kernel.open_files import file_id
 from slicer.model import Profile
-from slicer.placement.policy import Policy
+from slicer.placement.settings import Policy
 from slicer.state.directory import Directory
 
 PATH = "/etc/slicer/policy.toml"

@@ -34,7 +34,7 @@ from slicer.kernel import proc
 from slicer.ledger.leasing import gpus_named
 from slicer.model import Gpu, Lease, Reservation, Ticket
 from slicer.placement.devices import Device
-from slicer.placement.policy import Policy
+from slicer.placement.settings import Policy
 from slicer.record import replace
 from slicer.state.directory import Directory
 from slicer.text import counted

@@ -12,7 +12,7 @@ from slicer.cli import say
 from slicer.cli.common import failing
 from slicer.cli.queue import parameters
 from slicer.errors import StateError, UsageError
-from slicer.queue.file import adding, jobs_file, suggest
+from slicer.queue.file import adding, jobs_file, suggestion
 from slicer.queue.file.jobs_file import JobsFileError
 from slicer.queue.state import folding
 from slicer.queue.state.journal import Journal
@@ -48,9 +48,9 @@ def command(file: str, log_dir: str, tolerance: float, in_place: bool) -> None:
     records = Journal.peek(log_dir)
     if records is None:
         raise parameters.no_journal(log_dir)
-    proposed = suggest.proposals(folding.fold(records).values(), tolerance)
+    proposed = suggestion.proposals(folding.fold(records).values(), tolerance)
     declared = {key: mib for key, mib in proposed.items() if key in keys}
-    corrected = suggest.corrected(text, declared)
+    corrected = suggestion.corrected(text, declared)
     if not in_place:
         sys.stdout.write(corrected)
         sys.stdout.flush()

@@ -17,8 +17,8 @@ from slicer.model import Gpu
 from slicer.quantity import format_mib, format_size
 from slicer.record import as_dict, replace
 from slicer.route import budget, headroom, suggestion
-from slicer.route.asking import FFPROBE
 from slicer.route.budget import Worksheet
+from slicer.route.probe_program import FFPROBE
 from slicer.route.probing import programs
 from slicer.text import counted
 

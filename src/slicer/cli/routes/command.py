@@ -12,7 +12,7 @@ from slicer.cli import common, output
 from slicer.cli.lazy import LazyGroup
 from slicer.cli.routes import loading
 from slicer.columns import Line
-from slicer.config import metrics
+from slicer.config import metric_units
 from slicer.config.routes import Destination, Route
 from slicer.quantity import format_mib, format_size
 from slicer.record import as_dict
@@ -74,7 +74,7 @@ def table(routes: Iterable[Route], running: dict[str, int] | None) -> list[Line]
 def takes(route: Route, part: Destination) -> str:
     """The inputs that a destination takes: ``up to 1h``, ``up to 1h, 8.3MP``, ``any``."""
     bounds = [
-        "any" if bound is None else metrics.text(probe.kind, bound)
+        "any" if bound is None else metric_units.text(probe.kind, bound)
         for probe, bound in zip(route.probes, part.up_to, strict=True)
     ]
     return f"up to {', '.join(bounds)}" if any(bound != "any" for bound in bounds) else "any"

@@ -6,7 +6,7 @@ import os
 
 from slicer.cli import drawing
 from slicer.cli.common import failing
-from slicer.config import metrics
+from slicer.config import metric_units
 from slicer.errors import SlicerError
 from slicer.outcome.outcome_file import put
 from slicer.quantity import format_mib
@@ -66,7 +66,7 @@ def _figure(route: str, found: Suggestion) -> Figure:
     axes.axhline(found.limit_mib / 1024, color=_LIMIT, ls="--", label=label)
     for word, metric, colour in (("proposed", found.threshold, _LINE), ("now", found.current, _FAINT)):
         if metric is not None and metric <= right:
-            label = f"{word}: {metrics.text(found.kind, metric)}"
+            label = f"{word}: {metric_units.text(found.kind, metric)}"
             axes.axvline(metric / unit, color=colour, ls=":", label=label)
     axes.set_xlim(0, right / unit)
     axes.set_ylim(bottom=0)

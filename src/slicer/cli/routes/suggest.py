@@ -11,7 +11,7 @@ from slicer.cli import common, complete, output
 from slicer.cli.routes import loading
 from slicer.cli.routes.plot import write
 from slicer.columns import FAINT, GOOD, WARNING, Line
-from slicer.config import metrics
+from slicer.config import metric_units
 from slicer.config.profiles import Config
 from slicer.config.routes import Destination, Route
 from slicer.errors import EX_OK, SlicerError, UsageError
@@ -161,10 +161,10 @@ def lines(route: Route, found: Suggestion) -> list[Line]:
 
 
 def facts(found: Suggestion) -> list[tuple[str, str]]:
-    now = "no bound" if found.current is None else metrics.text(found.kind, found.current)
+    now = "no bound" if found.current is None else metric_units.text(found.kind, found.current)
     proposed = "no proposal"
     if found.threshold is not None:
-        proposed = f"{found.kind} up to {metrics.text(found.kind, found.threshold)}"
+        proposed = f"{found.kind} up to {metric_units.text(found.kind, found.threshold)}"
     usable = f"{format_mib(found.vram_mib)} for a job, less {found.margin_percent}%"
     told = [
         ("proposal", f"{proposed} (now {now}): {found.reason}"),
@@ -194,7 +194,7 @@ def _jobs(found: Suggestion) -> str:
 def _line(found: Suggestion, line: suggestion.MemoryLine) -> str:
     seen = [point.metric for point in suggestion.known(found.points)]
     ends = [
-        f"{format_mib(max(0, round(line.at(metric))))} at {metrics.text(found.kind, metric)}"
+        f"{format_mib(max(0, round(line.at(metric))))} at {metric_units.text(found.kind, metric)}"
         for metric in (min(seen), max(seen))
     ]
     parts = [" to ".join(ends)]

@@ -8,8 +8,8 @@ from slicer.doctor.facts.broker import BrokerFacts
 from slicer.doctor.facts.configuration import ProfileFacts
 from slicer.doctor.facts.gpus import DeviceFacts, DriverFacts, FenceFacts, GpuUser, SharingFacts
 from slicer.doctor.facts.systemd import SystemdFacts
+from slicer.doctor.findings import AreaVerdict, Finding, Who
 from slicer.doctor.kinds import finding
-from slicer.doctor.model import AreaVerdict, Finding, Who
 from slicer.gpu.nvml import GpuDetails
 from slicer.quantity import format_mib
 from slicer.record import record

@@ -10,8 +10,8 @@ from slicer.config.properties import controller
 from slicer.doctor.facts.configuration import ConfigurationFacts
 from slicer.doctor.facts.host import DiskFacts
 from slicer.doctor.facts.systemd import SystemdFacts
+from slicer.doctor.findings import ActiveLimits, AreaVerdict, Finding, Who
 from slicer.doctor.kinds import finding
-from slicer.doctor.model import ActiveLimits, AreaVerdict, Finding, Who
 from slicer.text import quote
 
 _NOT_GIVEN = ("io", "cpuset")  # systemd's user@.service does not delegate these to user managers

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from slicer.doctor.facts.broker import BrokerFacts
 from slicer.doctor.facts.configuration import EnvironmentFacts, OthersFacts
 from slicer.doctor.facts.state import PathFacts, StateFacts
+from slicer.doctor.findings import AreaVerdict, Finding, Who
 from slicer.doctor.kinds import finding
-from slicer.doctor.model import AreaVerdict, Finding, Who
 from slicer.quantity import format_size
 from slicer.state import BROKER_DIRECTORY
 from slicer.text import quote, visible

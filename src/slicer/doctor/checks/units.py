@@ -8,10 +8,10 @@ from slicer.backend import queue_units
 from slicer.doctor.facts.host import JournalFacts, SessionFacts
 from slicer.doctor.facts.installed import UnitFacts, UnitFile, WrapFacts
 from slicer.doctor.facts.systemd import SystemdFacts
+from slicer.doctor.findings import AreaVerdict, Finding, Who
 from slicer.doctor.kinds import finding
-from slicer.doctor.model import AreaVerdict, Finding, Who
 from slicer.text import counted, visible
-from slicer.wrap.model import ProblemId
+from slicer.wrap.terms import ProblemId
 
 _LIMITS = ".slice.d/"  # drop-ins with the configured limits of slices
 

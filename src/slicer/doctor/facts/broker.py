@@ -13,7 +13,7 @@ from slicer.broker.client.connection import Connection, NoBroker
 from slicer.broker.protocol.messages import Status
 from slicer.broker.server import policy_file
 from slicer.broker.server.names import Subordinates
-from slicer.doctor.facts.files import lstat, masks_in, names_in
+from slicer.doctor.facts.reading import lstat, masks_in, names_in
 from slicer.errors import ConfigError, SlicerError
 from slicer.kernel.users import hidden_root, user_name
 from slicer.record import record

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from slicer.config import profiles, serve
 from slicer.config.build import builtin_profiles
 from slicer.config.profiles import Config
-from slicer.doctor.facts.files import kernel_text, lstat
+from slicer.doctor.facts.reading import kernel_text, lstat
 from slicer.errors import SlicerError
 from slicer.ledger.plain_lock import PlainLock
 from slicer.model import CPU

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from slicer.backend import closed_shop
 from slicer.backend.closed_shop import has_unit
 from slicer.backend.scopes import filters_devices
-from slicer.doctor.facts.files import kernel_text, lstat, names_in, trusted_text
+from slicer.doctor.facts.reading import kernel_text, lstat, names_in, trusted_text
 from slicer.errors import GpuError, NoGpu
 from slicer.gpu import nvml
 from slicer.gpu.nvml import GpuDetails, Nvml

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from slicer.backend import scopes
-from slicer.doctor.facts.files import kernel_text, names_in, setting
+from slicer.doctor.facts.reading import kernel_text, names_in, setting
 from slicer.errors import StateError
 from slicer.kernel import cgroup
 from slicer.kernel.users import lingers, user_name

@@ -11,14 +11,14 @@ from slicer.backend import broker_units, feature_units, install_units, queue_uni
 from slicer.backend.feature_units import FEATURES
 from slicer.backend.unit_files import SYSTEM_UNITS, program_in
 from slicer.config import profiles, routes
-from slicer.doctor.facts.files import masks_in
+from slicer.doctor.facts.reading import masks_in
 from slicer.errors import SlicerError
 from slicer.kernel import home, on_host
 from slicer.model import manager_of
 from slicer.outcome import queue_files
 from slicer.record import record
 from slicer.wrap import records, wrapping
-from slicer.wrap.model import WrapStatus
+from slicer.wrap.terms import WrapStatus
 
 _SLICES = ("gpu.slice", "cpu.slice")
 # Where systemd searches before and after the directory of `slicer install` (systemd.unit(5)).

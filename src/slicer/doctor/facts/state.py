@@ -6,8 +6,8 @@ import os
 import stat
 from collections.abc import Mapping
 
-from slicer.doctor.facts.files import lstat, setting
 from slicer.doctor.facts.host import Mount, holding, mounts
+from slicer.doctor.facts.reading import lstat, setting
 from slicer.errors import SlicerError
 from slicer.kernel.open_files import flock_holder
 from slicer.kernel.proc import is_stopped

@@ -8,8 +8,8 @@ import re
 from slicer.backend import is_booted
 from slicer.backend.scopes import filters_devices
 from slicer.backend.systemd import SystemdBackend
-from slicer.doctor.facts.files import kernel_text
 from slicer.doctor.facts.host import mounts
+from slicer.doctor.facts.reading import kernel_text
 from slicer.errors import BackendError
 from slicer.kernel import cgroup
 from slicer.record import record

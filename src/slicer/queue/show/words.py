@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from slicer.kernel.signals import signal_name
 from slicer.quantity import short_mib
-from slicer.queue.file.suggest import enough_mib, vram_attribute
+from slicer.queue.file.suggestion import enough_mib, vram_attribute
 from slicer.queue.model import ENOUGH_LOOKS, LEFT, Row, Status
 from slicer.text import counted, one_line, without_middle
 

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import pytest
 
-from slicer.queue.file import suggest
+from slicer.queue.file import suggestion
 from slicer.queue.model import Event, EventKind, JobState, Row, Status
 from slicer.queue.show import event_text
 from slicer.queue.show.event_text import summary_lines
@@ -172,7 +172,7 @@ def test_a_suggestion_that_is_no_better_is_not_made() -> None:  # E5
 @pytest.mark.parametrize("peak", [1, 243, 244, 7000, 79_999])
 def test_lines_advise_what_the_corrected_jobs_file_says(peak: int) -> None:  # E5
     job = JobState("k", 1, "x", status="ok", vram_peak_mib=(peak, 1), looks=10)
-    assert suggest.proposals([job], 0.1) == {"k": suggest.enough_mib(peak)}
+    assert suggestion.proposals([job], 0.1) == {"k": suggestion.enough_mib(peak)}
 
 
 def test_who_exceeds_its_declaration_is_named_with_the_consequence() -> None:  # E5

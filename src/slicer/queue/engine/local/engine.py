@@ -6,7 +6,7 @@ import signal
 from collections.abc import Collection, Iterable, Mapping
 
 from slicer import backend as backends
-from slicer.broker.client.gpus import open_gpus
+from slicer.broker.client.gpu_look import open_gpus
 from slicer.errors import SlicerError, StateError
 from slicer.gpu.observer import GpuObserver
 from slicer.job.gpu_watch import Escaped, Exceeded, LeaseUse

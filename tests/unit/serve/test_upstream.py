@@ -11,8 +11,8 @@ from tests.unit.serve.front import Peer, Upstream, saying
 
 pytest.importorskip("aiohttp")
 
-from slicer.serve import asking
-from slicer.serve.asking import Loaded
+from slicer.serve import upstream
+from slicer.serve.upstream import Loaded
 
 pytestmark = pytest.mark.both_pythons
 
@@ -22,15 +22,15 @@ def _json(text: bytes, status: bytes = b"200 OK") -> bytes:
 
 
 def ask(
-    answer: bytes, story: Callable[[asking.Upstream, Upstream], Awaitable[object]], kind: str = "ollama"
+    answer: bytes, story: Callable[[upstream.Upstream, Upstream], Awaitable[object]], kind: str = "ollama"
 ) -> object:
     """What comes of it with a server that answers so."""
 
     async def whole() -> object:
-        async with Upstream(saying(answer)) as upstream, asyncio.timeout(60):
-            asked = asking.Upstream(kind, upstream.base)  # type: ignore[arg-type]
+        async with Upstream(saying(answer)) as fake, asyncio.timeout(60):
+            asked = upstream.Upstream(kind, fake.base)  # type: ignore[arg-type]
             try:
-                return await story(asked, upstream)
+                return await story(asked, fake)
             finally:
                 await asked.close()
 
@@ -56,7 +56,7 @@ def test_half_an_answer_is_not_an_empty_gpu(answer: bytes) -> None:  # B6
 
     with pytest.raises((ValueError, aiohttp.ClientError)) as raised:
         ask(answer, lambda asked, _: asked.loaded())
-    assert not isinstance(raised.value, asking.Gone)
+    assert not isinstance(raised.value, upstream.Gone)
 
 
 def test_an_answer_in_pieces_is_read_to_its_end() -> None:  # B6
@@ -67,8 +67,8 @@ def test_an_answer_in_pieces_is_read_to_its_end() -> None:  # B6
             await asyncio.sleep(0)
 
     async def whole() -> object:
-        async with Upstream(slowly) as upstream:
-            asked = asking.Upstream("ollama", upstream.base)
+        async with Upstream(slowly) as fake:
+            asked = upstream.Upstream("ollama", fake.base)
             try:
                 return await asked.loaded()
             finally:
@@ -78,14 +78,14 @@ def test_an_answer_in_pieces_is_read_to_its_end() -> None:  # B6
 
 
 def test_a_server_that_is_not_there_is_gone() -> None:  # B6
-    async def gone(asked: asking.Upstream, upstream: Upstream) -> object:
+    async def gone(asked: upstream.Upstream, upstream: Upstream) -> object:
         assert upstream._server is not None
         upstream._server.close()
         assert not await asked.is_ready("/api/version")
         assert not await asked.is_ready("")
         return await asked.loaded()
 
-    with pytest.raises(asking.Gone):
+    with pytest.raises(upstream.Gone):
         ask(b"", gone)
 
 
@@ -97,7 +97,7 @@ def test_ready_is_an_answer_of_200_or_a_port() -> None:  # B6
 
 
 def test_a_model_is_loaded_in_its_own_way() -> None:  # B6
-    async def both(asked: asking.Upstream, upstream: Upstream) -> object:
+    async def both(asked: upstream.Upstream, upstream: Upstream) -> object:
         said = [await asked.load("m", embeds=False), await asked.load("m", embeds=True)]
         assert [head.split()[1] for head in upstream.heads] == [b"/api/generate", b"/api/embed"]
         return said

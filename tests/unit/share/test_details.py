@@ -6,7 +6,7 @@ import pytest
 
 from slicer.model import Sharing
 from slicer.record import replace
-from slicer.share import layout, words
+from slicer.share import details, layout
 from slicer.share.arena import Turn, now_of
 from slicer.share.summary import sharing_of
 from tests.unit.share.test_environment import ORDER
@@ -30,7 +30,7 @@ WAITS = Turn("waiting", 0.25, 2)
     ],
 )
 def test_only_what_went_wrong_is_in_the_last_line(changes: dict[str, int], code: int, said: str) -> None:
-    assert words.problem(replace(SHARING, **changes), code) == said
+    assert details.problem(replace(SHARING, **changes), code) == said
 
 
 @pytest.mark.parametrize(
@@ -38,12 +38,12 @@ def test_only_what_went_wrong_is_in_the_last_line(changes: dict[str, int], code:
     [("lock", ["sharing", "turns", "GPU work"]), ("cap", ["sharing", "allocations"])],
 )
 def test_what_was_not_asked_for_has_no_row(wants: str, rows: list[str]) -> None:
-    assert [name for name, _ in words.details(replace(SHARING, wants=wants))] == rows
+    assert [name for name, _ in details.details(replace(SHARING, wants=wants))] == rows
 
 
 def test_each_trouble_has_its_words() -> None:  # D5
     for word in (*layout.TROUBLES.values(), "not-preloaded", "no-file", "other"):
-        rows = dict(words.details(replace(SHARING, troubles=(word,))))
+        rows = dict(details.details(replace(SHARING, troubles=(word,))))
         assert " " in rows["trouble"]
 
 
@@ -61,7 +61,7 @@ def test_how_a_job_stands(wants: str, rows: int, turn: Turn | None, said: str) -
     limit = 0 if wants == "lock" else 8192 * MIB
     text = layout.decode(layout.new(JOB, wants, 0, GPUS, limit))  # type: ignore[arg-type]
     now = now_of(replace(text, rows=rows), (1024 * MIB, 0), rows, turn)
-    assert ", ".join(words.standing_words(now)) == said
+    assert ", ".join(details.standing_words(now)) == said
 
 
 def test_without_a_file_it_is_said_that_nothing_is_known() -> None:

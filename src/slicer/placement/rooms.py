@@ -11,7 +11,7 @@ from slicer.placement.devices import (
     unexplained_mib,
 )
 from slicer.placement.order import expected_end, length_of
-from slicer.placement.policy import NEVER, Policy
+from slicer.placement.settings import NEVER, Policy
 from slicer.record import record
 
 TYPE_CHECKING = False

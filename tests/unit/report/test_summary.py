@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slicer.report.words import summary
+from slicer.report.summary import summary
 from tests.unit.report.jobs import job, report, series
 
 

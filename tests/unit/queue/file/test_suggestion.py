@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slicer.queue.file.jobs_file import JobsFileError, parse
-from slicer.queue.file.suggest import corrected, proposals
+from slicer.queue.file.suggestion import corrected, proposals
 from slicer.queue.model import Attributes, JobState
 from slicer.record import replace
 

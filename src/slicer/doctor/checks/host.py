@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from slicer.doctor.facts.host import KernelFacts, SessionFacts
 from slicer.doctor.facts.systemd import SystemdFacts
+from slicer.doctor.findings import AreaVerdict, Finding, Who
 from slicer.doctor.kinds import finding
-from slicer.doctor.model import AreaVerdict, Finding, Who
 
 _TESTED = 252
 _STOPS_LINGERING = ((255, 0), (256, 2))  # systemd#43361: first and last version with the bug

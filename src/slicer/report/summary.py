@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slicer.quantity import format_duration, format_mib
 from slicer.report.figures import gpu_seconds, quantile
-from slicer.report.model import OK, RUNNING, STOPPED, UNKNOWN, Report
+from slicer.report.parts import OK, RUNNING, STOPPED, UNKNOWN, Report
 from slicer.text import counted
 
 _HOUR_S = 3600.0

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slicer.config.metrics import KINDS, bound_text, parse_bound, text
+from slicer.config.metric_units import KINDS, bound_text, parse_bound, text
 from slicer.quantity import QuantityError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slicer.config.metrics import ProbeKind
+    from slicer.config.metric_units import ProbeKind
 
 
 @pytest.mark.parametrize(
