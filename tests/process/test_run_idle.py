@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Callable
@@ -100,7 +101,7 @@ def test_a_warning_is_in_the_status_until_the_job_uses_its_gpu_again(idle: Box, 
     job = Job(idle, "train", "warned")
     job.until_said("slicer: train has not used its GPU for ")
     until(lambda: job.is_idle, "its lease says so")
-    assert "idle: 1G of GPU 0" in (shown := slicer(idle, "status"))
+    assert re.search(r" idle \d+s +1G of GPU 0 ", shown := slicer(idle, "status"))
     assert "has not used its GPU for" in shown
     (told,) = json.loads(slicer(idle, "status", "--json"))["jobs"]
     assert told["idle_for"] >= 1.0

@@ -97,7 +97,7 @@ def test_a_paused_job_stands_still_keeps_its_lease_and_goes_on(slicer: Slicer) -
     assert slicer.is_busy("-p", "heavy")
     assert halted(slicer, job.lease.job) == "paused"
     shown = slicer.command("status").stdout
-    assert " paused: 1 CPU slot " in shown
+    assert "  paused  1 CPU slot  " in shown
     assert "; slicer resume x\n" in shown
     assert slicer.command("pause", "x").stdout == f"{job.lease.job}  x: is already paused\n"
     assert job.count() == before

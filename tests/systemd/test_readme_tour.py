@@ -79,8 +79,8 @@ def test_the_four_lines_work(alice: User, folder: Path) -> None:
     told = re.sub(r"\b[0-9a-f]{12}\b", "ID", f"{done.stdout}\n{done.stderr}")
     # As in README's picture …
     for shown in (
-        r"^ID +train +GPU \d +alice ",
-        r"^ID +eval +8G of GPU \d +alice ",
+        r"^ID +train +running +GPU \d +alice ",
+        r"^ID +eval +running +8G of GPU \d +alice ",
         r"^ID +sweep +2 GPUs +alice .* ~2h$",
         r"^GPUs: 0 of 2 free",
         # … of one that will not wait, of `stop`, of `logs`, and of `history`.

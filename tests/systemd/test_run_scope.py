@@ -119,8 +119,8 @@ def test_a_job_that_does_nothing_and_holds_what_it_has_is_shown_as_such(slicer: 
 
     assert "stopped" not in shown()
     for halt, go_on, how in (
-        (("kill", "-STOP", str(command)), ("kill", "-CONT", str(command)), "stopped: 1 CPU slot"),
-        (("systemctl", "freeze", unit), ("systemctl", "thaw", unit), "frozen: 1 CPU slot"),
+        (("kill", "-STOP", str(command)), ("kill", "-CONT", str(command)), "  stopped  1 CPU slot  "),
+        (("systemctl", "freeze", unit), ("systemctl", "thaw", unit), "  frozen  1 CPU slot  "),
     ):
         systemctl.output(*halt)
         until(lambda how=how: how in shown(), how)

@@ -62,11 +62,7 @@ def table(heads: str | Sequence[Column], cells: Iterable[Sequence[str]], *, leas
 
     ``least``: the terminal columns to keep for the last cell, a command, by leaving out others.
     """
-    if not is_terminal():
-        return table_in(None, heads, cells)
-    import shutil
-
-    return table_in(shutil.get_terminal_size().columns, heads, cells, least=least, mark=glyphs())
+    return table_in(width(), heads, cells, least=least, mark=glyphs())
 
 
 def table_in(
@@ -119,6 +115,15 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
+def width() -> int | None:
+    """The columns of the terminal that is stdout; None: it is none."""
+    if not is_terminal():
+        return None
+    import shutil
+
+    return shutil.get_terminal_size().columns
+
+
 def may_draw() -> bool:
     """Whether to draw lines and blocks: on a terminal that can show them."""
     return is_terminal() and glyphs() is UNICODE
@@ -134,15 +139,9 @@ def show(lines: Iterable[Line], *, cuts: bool = True) -> None:
 
     Without ``cuts`` the terminal wraps long lines, so that they can be copied whole.
     """
-    if not is_terminal():
-        for line in lines:
-            print(visible(line.text))
-        return
-    import shutil
-
-    width = shutil.get_terminal_size().columns if cuts else None
+    columns = width() if cuts else None
     for line in lines:
-        print(fitted(line, width))
+        print(fitted(line, columns) if is_terminal() else visible(line.text))
 
 
 def fitted(line: Line, width: int | None) -> str:

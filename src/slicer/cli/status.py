@@ -43,13 +43,14 @@ A job's unit is on the line below it: `systemctl status UNIT` shows its
 processes, `slicer stop JOB` ends it. LEFT is what its user said
 (--expect); ~ by earlier runs of its command; < the rest of its time limit;
 - not known.
-Of a GPU's memory, RESERVED is set aside for jobs (as declared) and for
-processes outside slicer; FREE is what a further job can have. "over" marks a
-job that uses more than it declared. "forced" marks one that waited too long
+Of a GPU's MEMORY, RESERVED is set aside for jobs (as declared) and for
+processes outside slicer; FREE is what a further job can have. STATE: "over"
+marks a job that uses more than it declared, "forced" one that waited too long
 and runs although what it holds is not free. A job that is "stopped" (Ctrl-Z)
 or "frozen" does nothing, but keeps what it holds. STARTS is calculated from
-LEFT, and - where that is not known. Servers of `slicer serve` are listed with
-their state; IDLE is the time since the last request.
+LEFT, and - where that is not known; "later" waits for other jobs (--after) or
+for its time (--begin). Servers of `slicer serve` are listed with their state;
+IDLE is the time since the last request.
 In --watch, the arrow keys choose a job: k stops it, p pauses or resumes it, l
 shows its log. / filters, ? explains all keys, q or Ctrl-C quits.
 `slicer top` is short for it.

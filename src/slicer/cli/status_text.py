@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 from slicer import moments
 from slicer.cli import output
-from slicer.cli.queue.rows import table
-from slicer.cli.status_gpus import gpu_lines, marks_of
-from slicer.cli.status_why import indices, reason
-from slicer.columns import FAINT, WARNING, Line
-from slicer.job.words import MARKS, remaining
+from slicer.cli.queue import rows as queue_rows
+from slicer.cli.status_rows import details, rows, whole_seconds
+from slicer.cli.status_tables import Frame, parts, table
+from slicer.columns import ASCII, FAINT, UNICODE, WARNING, Line
 from slicer.kernel.users import user_name
-from slicer.model import CPU, GroupStanding, Lease, Reservation, Ticket, UserStanding
-from slicer.quantity import format_duration, format_estimate, short_mib
+from slicer.model import CPU, GroupStanding, Reservation, UserStanding
+from slicer.quantity import format_duration, short_mib
 from slicer.record import record
-from slicer.share.details import standing_words
 from slicer.state.statedir import SYSTEM_DIR
-from slicer.text import command_text, counted, quote, slot_words, visible
+from slicer.text import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from slicer.cli.status_rows import Row
+    from slicer.cli.status_tables import Part
     from slicer.ledger.status import LedgerStatus, SlotState
-    from slicer.outcome.job_files import DetachedJob
     from slicer.queue.control.messages import RunningQueue
     from slicer.state.standings import ServerStanding
 
 _SLOTS_NAMED = 6  # jobs on the line of a slot
+_KINDS = {"gpu": "GPUs", "job": "jobs", "waiting": "waiting"}
 
 
 @record
@@ -62,12 +63,30 @@ def sections(
     status: LedgerStatus, servers: tuple[ServerStanding, ...] = (), queues: tuple[RunningQueue, ...] = ()
 ) -> list[Section]:
     """The sections: jobs, waiting requests, queues, servers of ``slicer serve``, the machine."""
-    found = [_jobs(status) if status.leases else Section((Line("No jobs are running."),))]
-    if status.tickets:
-        found.append(_waiting(status))
-    if status.later:
-        found.append(_later(status, time.time()))
-    return [*found, *beside(status, servers, queues), _machine(status), *people(status)]
+    mark = UNICODE if output.may_draw() else ASCII
+    frame = Frame(status, output.width(), mark, is_whole=True)
+    gpus, *others = parts(rows(status, os.geteuid(), time.time()), status)
+    found = [_section(part, frame) for part in others]
+    slots = status.slots
+    head = [Line(slot_line(CPU, slots[CPU], status))] if len(slots) == 1 else []
+    machine = _section(gpus, frame, (*head, *lock_lines(status)))
+    return [*found, *beside(status, servers, queues), machine, *people(status)]
+
+
+def _section(part: Part, frame: Frame, above: tuple[Line, ...] = ()) -> Section:
+    """The table of one kind, with the details of each row below it."""
+    head, *lines = table(part, 0, len(part.rows), frame)
+    entries = [(line, *_below(row, frame.status)) for row, line in zip(part.rows, lines, strict=True)]
+    return Section((*above, head), tuple(entries), _KINDS[part.kind])
+
+
+def _below(row: Row, status: LedgerStatus) -> list[Line]:
+    found = details(row, status)
+    if row.kind == "gpu":
+        return found[1:]  # the table has the first
+    if row.kind == "job":
+        return found
+    return [Line(f"  {output.dotted(line.text.strip() for line in found)}", FAINT)]
 
 
 def beside(
@@ -80,7 +99,7 @@ def beside(
         head, *rows = reservations(status.reservations, numbers, time.time())
         found.append(Section((head,), tuple((row,) for row in rows), "reservations"))
     if queues:
-        head, entries = table(queues, time.time())
+        head, entries = queue_rows.table(queues, time.time())
         found.append(Section((head,), tuple(entries), "queues"))
     if servers:
         found.append(servers_section(servers, time.time()))
@@ -110,145 +129,6 @@ def people(status: LedgerStatus) -> list[Section]:
     return [*found, _groups(status.groups)] if status.groups else found
 
 
-# -- jobs ---------------------------------------------------------------------------------------------------
-
-
-def _jobs(status: LedgerStatus) -> Section:
-    marks = [", ".join(marks_of(lease, status, status.gpus)) for lease in status.leases]
-    rows = [
-        (
-            lease.job, lease.name or "-", (f"{marked}: " if marked else "") + held_text(lease, status),
-            user_name(lease.uid), str(lease.pid), whole_seconds(status.now_s - lease.since_s),
-            left_text(lease, status.now_s),
-        )
-        for lease, marked in zip(status.leases, marks, strict=True)
-    ]  # fmt: skip
-    head, *found = output.table("JOB | NAME<18 | HOLDS<24 | USER<8 | PID> | FOR> | LEFT>", rows)
-    entries = tuple(
-        (Line(row.text, WARNING if marked else ""), *below_job(lease, status))
-        for row, lease, marked in zip(found, status.leases, marks, strict=True)
-    )
-    return Section((head,), entries, "jobs")
-
-
-_HALTED_BY = {
-    "paused": "paused by slicer pause",
-    "frozen": "frozen from outside (systemctl freeze)",
-    "stopped": "stopped (Ctrl-Z)",
-}
-
-
-def below_job(lease: Lease, status: LedgerStatus) -> Iterator[Line]:
-    """The lines below a job's own: why it is halted, how it shares its GPUs, its unit and command."""
-    if lease.job in status.not_begun:
-        yield Line("  has not begun: its queue runs other jobs first")
-    halt = status.halt(lease.job)
-    if halt is not None:
-        since = "" if halt.since_s is None else f", {whole_seconds(status.now_s - halt.since_s)} ago"
-        goes_on = f"slicer resume {quote(lease.name or lease.job)}"
-        yield Line(visible(f"  {_HALTED_BY[halt.how]}{since}; {goes_on}"), WARNING)
-    if lease.idle_since_s is not None:
-        idle_s = status.now_s - lease.idle_since_s
-        ends = "" if lease.idle_end_s is None else f", ended after {whole_seconds(lease.idle_end_s)} of that"
-        yield Line(f"  has not used its GPU for {whole_seconds(idle_s)}{ends}", WARNING)
-    now = status.shared(lease.job)
-    if now is not None:
-        style = WARNING if now.got_past_cap or now.troubles else FAINT
-        yield Line(f"  {output.dotted(standing_words(now))}", style)
-    unit = f"{lease.unit}{' (--user)' * (lease.manager == 'user')}" if lease.unit else "no scope"
-    yield _below(f"{unit}: {lease.command}" if lease.command else unit)
-
-
-def _below(text: str) -> Line:
-    """A faint line for text that is too long for a column."""
-    return Line(f"  {visible(text)}", FAINT)
-
-
-def held_text(lease: Lease, status: LedgerStatus) -> str:
-    """Text such as "8G of GPU 0, 1 CPU slot"."""
-    parts = []
-    if lease.gpus:
-        share = "" if lease.vram_mib is None else f"{short_mib(lease.vram_mib)} of "
-        parts.append(f"{share}GPU {indices(lease.gpus, status)}")
-    parts += _slot_cells(lease.slots)
-    return ", ".join(parts) or "-"
-
-
-def _slot_cells(slots: dict[str, int]) -> list[str]:
-    """Texts such as "1 CPU slot" or "2 whisper-gpu"."""
-    return [
-        slot_words(name, slots[name]) if name == CPU else f"{slots[name]} {name}" for name in sorted(slots)
-    ]
-
-
-def left_text(lease: Lease, now_s: float) -> str:
-    left_s, is_said = remaining(lease, now_s)
-    if left_s is None:
-        return "-"
-    if is_said:
-        return whole_seconds(left_s) if left_s else "overdue"
-    return f"{MARKS.get(lease.est_from, '')}{whole_seconds(left_s)}"
-
-
-def whole_seconds(seconds: float) -> str:
-    """A duration in whole seconds: fractions would be out of date when read."""
-    return format_duration(float(max(0, round(seconds))))
-
-
-# -- who waits ----------------------------------------------------------------------------------------------
-
-
-def _waiting(status: LedgerStatus) -> Section:
-    rows = [(ticket.job, ticket.name or "-", *request_cells(ticket, status)) for ticket in status.tickets]
-    head, *found = output.table("WAITING | NAME<18 | WANTS<26 | USER<8 | FOR> | STARTS>", rows)
-    entries = []
-    for row, ticket in zip(found, status.tickets, strict=True):
-        priority = f"priority {ticket.priority:+d}" if ticket.priority else ""
-        why = output.dotted(filter(None, (priority, reason(ticket, status), ticket.command)))
-        entries.append((row, _below(why)))
-    return Section((head,), tuple(entries), "waiting")
-
-
-def _later(status: LedgerStatus, now_s: float) -> Section:
-    """Jobs that wait for others to end, or for their time. ``now_s`` is the wall clock's."""
-    rows = [
-        (file.job, file.name or "-", begins_text(file, status, now_s), whole_seconds(now_s - file.began_at))
-        for file in status.later
-    ]
-    head, *found = output.table("LATER | NAME<18 | BEGINS<40 | FOR>", rows)
-    commands = [_below(command_text(file.command)) for file in status.later]
-    return Section((head,), tuple(zip(found, commands, strict=True)), "to begin later")
-
-
-def begins_text(file: DetachedJob, status: LedgerStatus, now_s: float) -> str:
-    """What it waits for, as in "after train:ok, after 3f2a9c01b7de:any". ``now_s`` is the wall clock's."""
-    entries: tuple[Lease | Ticket | DetachedJob, ...] = (*status.leases, *status.tickets, *status.later)
-    names = {each.job: each.name for each in entries}
-    words = [word.partition(":") for word in file.after]
-    begins = [f"after {names.get(job) or job}:{condition}" for job, _, condition in words]
-    begins += [moments.words(file.begins_at, now_s)] if file.begins_at is not None else []
-    return ", ".join(begins)
-
-
-def request_cells(ticket: Ticket, status: LedgerStatus) -> tuple[str, str, str, str]:
-    """What it wants, whose it is, how long it waits, and when it should start."""
-    starts_s = status.waits[ticket.job].starts_in_s
-    starts = "-" if starts_s is None else f"~{format_estimate(starts_s)}" if starts_s >= 1 else "now"
-    waited = whole_seconds(status.now_s - ticket.arrived_s)
-    return _wants(ticket, status), user_name(ticket.uid), waited, starts
-
-
-def _wants(ticket: Ticket, status: LedgerStatus) -> str:
-    """Text such as "8G on 2 GPUs (0,1), 1 CPU slot"."""
-    parts = []
-    if ticket.gpus:
-        share = "" if ticket.vram_mib is None else f"{short_mib(ticket.vram_mib)} on "
-        choice = f" ({indices(ticket.gpu_choice, status)})" if ticket.gpu_choice else ""
-        parts.append(f"{share}{counted(ticket.gpus, 'GPU')}{choice}")
-    parts += _slot_cells(ticket.slots)
-    return ", ".join(parts) or "-"
-
-
 # -- slicer serve -------------------------------------------------------------------------------------------
 
 
@@ -265,7 +145,8 @@ def servers_section(servers: tuple[ServerStanding, ...], now_s: float) -> Sectio
     entries = []
     for row, each in zip(found, servers, strict=True):
         shown = Line(row.text, WARNING if each.state == "stuck" else "")
-        below = _below(output.dotted((each.kind, *each.listen, f"pid {each.pid}")))
+        about = output.dotted((each.kind, *each.listen, f"pid {each.pid}"))
+        below = Line(f"  {visible(about)}", FAINT)
         trouble = (Line(f"  {visible(each.trouble)}", WARNING),) if each.trouble else ()
         entries.append((shown, below, *trouble))
     return Section((head,), tuple(entries), "servers")
@@ -307,16 +188,6 @@ def _of(held: int, most: int | None, text: Callable[[int], str] = str) -> str:
 
 
 # -- the machine --------------------------------------------------------------------------------------------
-
-
-def _machine(status: LedgerStatus) -> Section:
-    slots = status.slots
-    head = [Line(slot_line(CPU, slots[CPU], status))] if len(slots) == 1 else []
-    head += lock_lines(status)
-    if status.no_gpus:
-        return Section((*head, Line(f"No GPUs: {visible(status.no_gpus)}")))
-    heading, entries = gpu_lines(status)
-    return Section((*head, heading), entries, "GPUs")
 
 
 def lock_lines(status: LedgerStatus) -> list[Line]:

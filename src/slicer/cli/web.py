@@ -21,7 +21,7 @@ from slicer.cli import metrics, output, say
 from slicer.cli.live.changes import ChangeWaiter
 from slicer.cli.queue import rows
 from slicer.cli.serve_look import need_aiohttp
-from slicer.cli.status_gpus import marks_of
+from slicer.cli.status_rows import marks_of
 from slicer.cli.status_why import reason
 from slicer.columns import Line
 from slicer.errors import EX_OK, SlicerError, UsageError

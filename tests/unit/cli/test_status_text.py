@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 import pytest
 
 from slicer.cli import output
 from slicer.cli.status_json import status_json, without_clocks
-from slicer.cli.status_text import left_text, lines
+from slicer.cli.status_rows import left_text
+from slicer.cli.status_text import lines
 from slicer.kernel.users import user_name
 from slicer.ledger.halted import Halted
 from slicer.ledger.status import LedgerStatus, PlainLockState
@@ -35,26 +37,26 @@ from tests.unit.cli.made_up_status import (
 )
 
 FULL_TEXT = """\
-JOB           NAME   HOLDS                USER     PID  FOR     LEFT
-3f2a9c01b7de  train  GPU 0,2, 1 CPU slot  root    4211  12m       3m
+JOBS 3        NAME   STATE    HOLDS                USER   FOR     LEFT  PID
+3f2a9c01b7de  train  running  GPU 0,2, 1 CPU slot  root   12m       3m  4211
   slicer-3f2a9c01b7de.scope: python train.py --epochs 90
-9b1c22d0aa31  -      2 CPU slots          54321  88123  10s  overdue
+9b1c22d0aa31  -      running  2 CPU slots          54321  10s  overdue  88123
   slicer-9b1c22d0aa31.scope (--user): tar cJf backup.txz /srv
-c0ffee112233  -      -                    root   88123   0s        -
+c0ffee112233  -      running  -                    root    0s        -  88123
   no scope: tar cJf backup.txz /srv
 
-WAITING       NAME  WANTS               USER   FOR  STARTS
+WAITING 1     NAME  WANTS               USER   FOR  STARTS
 77aa00bb11cc  eval  2 GPUs, 1 CPU slot  root  4m3s     ~3m
   held by train (about 3m left), processes outside slicer use GPU 1 - python eval.py
 
 CPU slots: 1 of 4 free; held by train, 9b1c22d0aa31 (2 slots)
-GPUs: 0 of 3 free                          USED  RESERVED   FREE   PEAK
- 0  H100 80GB HBM3  79.6G  [#########=]   75.2G     79.6G      0
-      3f2a9c01b7de train                  75.2G     whole         76.2G
- 1  H100 80GB HBM3  79.6G  [..........]    2.0G      2.2G  77.4G
-      no job: pid 99 python                2.0G                    2.0G
- 2  H100 80GB HBM3  79.6G  [==========]  400.0M     79.6G      0
-      3f2a9c01b7de train                 400.0M     whole
+GPUs: 0 of 3 free    MEMORY  RESERVED   FREE  BUSY  TEMP  POWER
+0  [########]   75.2G/79.6G     79.6G      0     -     -      -  H100 80GB HBM3
+  train (root) 75.2G, peak 76.2G
+1  [........]    2.0G/79.6G      2.2G  77.4G     -     -      -  H100 80GB HBM3
+  no job: pid 99 python 2.0G, peak 2.0G
+2  [========]  400.0M/79.6G     79.6G      0     -     -      -  H100 80GB HBM3
+  train (root) 400.0M
 """
 IDLE_TEXT = """\
 No jobs are running.
@@ -92,9 +94,9 @@ def test_a_terminal_gets_columns_that_fit_it(monkeypatch: pytest.MonkeyPatch) ->
     assert long.name in text(status)  # whoever reads a pipe gets all
     monkeypatch.setattr(output, "is_terminal", lambda: True)
     rows = text(status).splitlines()
-    assert rows[1].startswith("3f2a9c01b7de  a name as long as…  GPU ?,?,?,?,?,?,?,?,?,?…")
-    assert all(len(row) <= 80 for row in rows[-8:])
-    assert " 0  RTX PRO 6000 …  79.6G  [··········]" in "\n".join(rows)
+    assert rows[1].startswith("3f2a9c01b7de  a name as long as…  running  GPU ?,?,?,?,?,?,?,?,?,?…")
+    assert max(len(row) for row in rows if "…" in row and not row.startswith("  ")) <= 80
+    assert re.search(r"^0  \[········\] +0/79.6G .*  RTX PRO 6000 Black", "\n".join(rows), re.MULTILINE)
 
 
 def test_names_cannot_break_out_of_their_line() -> None:
@@ -144,8 +146,8 @@ HALTED = (Halted(TRAIN.job, "stopped", None), Halted(SERVE.job, "frozen", NOW_S 
 
 def test_a_job_that_is_halted_and_holds_a_gpu_is_marked() -> None:  # W16
     shown = text(made((TRAIN, SERVE), (), snapshot(), halted=HALTED))
-    assert "  stopped: GPU 0,2" in row_of(shown, f"{TRAIN.job}  train ")
-    assert row_of(shown, "      5e72e0aa00bb serve").split()[-2:] == ["frozen", "over"]
+    assert "  stopped       GPU 0,2" in row_of(shown, f"{TRAIN.job}  train ")
+    assert "  serve (root, frozen, over) 0 of 30G, peak 31.0G\n" in shown
     assert "\n  stopped (Ctrl-Z); slicer resume train\n" in shown
     assert "\n  frozen from outside (systemctl freeze), 1m30s ago; slicer resume serve\n" in shown
 
@@ -161,7 +163,7 @@ def test_a_paused_job_says_how_it_goes_on() -> None:  # X6
 def test_an_idle_job_is_marked_and_says_since_when() -> None:  # U4
     idle = replace(TRAIN, idle_warn_s=2700.0, idle_end_s=3000.0, idle_since_s=NOW_S - 2760)
     shown = text(made((idle, SERVE), (), snapshot()))
-    assert "  idle: GPU 0,2" in row_of(shown, f"{TRAIN.job}  train ")
+    assert "  idle 46m  GPU 0,2" in row_of(shown, f"{TRAIN.job}  train ")
     assert "\n  has not used its GPU for 46m, ended after 50m of that\n" in shown
     assert "ended after" not in text(made((replace(idle, idle_end_s=None),), (), snapshot()))
     found = status_json(made((idle, SERVE), (), snapshot()))["jobs"]
@@ -175,16 +177,16 @@ def test_a_job_over_its_declaration_and_a_forced_one_are_marked() -> None:  # E5
     seen = snapshot(process(B, 502, 31000, SERVE.cgroup))
     status = made((SERVE, replace(forced, cgroup="/x.scope")), (), seen)
     shown = text(status)
-    assert row_of(shown, "      5e72e0aa00bb serve").split()[2:] == ["30.3G", "30.0G", "31.0G", "over"]
-    assert row_of(shown, "      f0f0f0f0f0f0 late").split()[2:] == ["0", "30.0G", "forced"]
-    assert "  over: 30G of GPU 1 " in row_of(shown, "5e72e0aa00bb  serve ")
-    assert "  forced: 30G of GPU 1, 1 CPU slot " in row_of(shown, "f0f0f0f0f0f0  late ")
+    assert "  serve (root, over) 30.3G of 30G, peak 31.0G\n" in shown
+    assert "  late (root, forced) 0 of 30G\n" in shown
+    assert "  over    30G of GPU 1 " in row_of(shown, "5e72e0aa00bb  serve ")
+    assert "  forced  30G of GPU 1, 1 CPU slot " in row_of(shown, "f0f0f0f0f0f0  late ")
     assert "; held by late (forced)\n" in shown
     assert {line.style for line in lines(status) if "late" in line.text and "held" not in line.text} == {
         "yellow"
     }
     within = text(made((replace(SERVE, vram_peak_mib=(30720,)),), (), snapshot()))
-    assert row_of(within, "      5e72e0aa00bb serve").split()[-1] == "30.0G"
+    assert "  serve (root) 0 of 30G, peak 30.0G\n" in within
     assert "over" not in within
 
 
@@ -192,9 +194,9 @@ def test_what_is_on_a_gpu_without_a_lease_there() -> None:  # B3, X2
     stray = process(A, 502, 3000, SERVE.cgroup, name="worker")  # SERVE holds B
     status = made((SERVE,), (), snapshot(stray, process(B, 9, None, name="n/a"), aaaa=700, bbbb=5000))
     shown = text(status)
-    assert row_of(shown, "of job 5e72e0aa: pid 502 worker").split()[-2:] == ["2.9G", "2.9G"]
-    assert row_of(shown, "no visible process").split()[-1] == "700.0M"
-    assert row_of(shown, "no job: pid 9 n/a").split()[-1] == "-"
+    assert "  of job 5e72e0aa: pid 502 worker 2.9G, peak 2.9G\n" in shown
+    assert "  no visible process 700.0M\n" in shown
+    assert "  no job: pid 9 n/a -\n" in shown
     assert shown.count("no visible process") == 1  # what is left of B is the silent one's
     first, second, _ = status_json(status)["gpus"]["all"]
     assert first["foreign"] == [
@@ -208,10 +210,8 @@ def test_what_is_on_a_gpu_without_a_lease_there() -> None:  # B3, X2
 def test_how_busy_warm_and_hungry_a_gpu_is_in_use() -> None:  # W7
     mine = replace(process(B, 9, 2048), uid=os.geteuid())
     status = made((TRAIN,), (), snapshot(mine), load={A: GpuLoad(93, 64, 412, 700), B: GpuLoad(7)})
-    shown = text(status).splitlines()
-    place = next(place for place, row in enumerate(shown) if row.startswith(" 0 "))
-    assert shown[place + 1].strip() == "93% busy, 64 C, 412 of 700 W"
-    assert shown[place + 4].strip() == "7% busy"
+    first, second = (row_of(text(status), f"{index}  [").split()[-6:-3] for index in (0, 1))
+    assert (first, second) == (["93%", "64C", "412/700W"], ["7%", "-", "-"])
     assert f"no job: pid 9 python ({user_name(os.geteuid())})" in text(status)
     first, second, third = status_json(status)["gpus"]["all"]
     assert [first[name] for name in ("utilisation", "temperature_c", "power_w", "power_limit_w")] == [
@@ -226,7 +226,7 @@ def test_how_busy_warm_and_hungry_a_gpu_is_in_use() -> None:  # W7
 def test_gpus_that_cannot_be_looked_at_are_listed_all_the_same() -> None:
     status = made((TRAIN,), (EVAL,), None)
     shown = text(status)
-    assert row_of(shown, " 1  H100").split() == ["1", "H100", "80GB", "HBM3", "79.6G", "-", "-", "-"]
+    assert "\n1    -/79.6G         -     -     -     -      -  H100 80GB HBM3\n" in shown
     assert "the GPUs cannot be examined" in shown
     gpu = status_json(status)["gpus"]["all"][0]
     assert (gpu["used_mib"], gpu["reserved_mib"], gpu["free_mib"], gpu["idle"]) == (None,) * 4
@@ -235,7 +235,7 @@ def test_gpus_that_cannot_be_looked_at_are_listed_all_the_same() -> None:
 def test_memory_shared_with_the_cpu_has_no_figures_to_divide() -> None:
     gpu = replace(GPUS[0], memory_mib=0)
     shown = text(made((), (), snapshot(gpus=(gpu,)), (gpu,)))
-    assert row_of(shown, " 0  H100").split()[4:] == ["-", "0", "0", "-"]
+    assert row_of(shown, "H100").split()[1:4] == ["0/-", "0", "-"]
 
 
 def test_the_lock_of_scripts_is_shown_while_somebody_has_it() -> None:

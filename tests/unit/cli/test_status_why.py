@@ -119,7 +119,7 @@ def test_a_holder_that_stands_still_is_said_to() -> None:  # X6, B3
 
 def test_priority_is_said_where_there_is_one() -> None:  # X4
     urgent = replace(EVAL, priority=5)
-    assert "\n  priority +5 - held by " in text(made((ALL,), (urgent,), snapshot()))
+    assert "\n  priority +5, held by " in text(made((ALL,), (urgent,), snapshot()))
     assert "priority" not in text(FULL)
 
 

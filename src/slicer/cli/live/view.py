@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import Literal
 
+from slicer.cli import status_rows
 from slicer.cli.live.panels import panel, panel_room
+from slicer.cli.status_rows import Row
 from slicer.cli.status_text import Section
 from slicer.kernel.users import user_name
-from slicer.ledger.status import GpuState, LedgerStatus
-from slicer.model import Lease, Ticket
-from slicer.outcome.job_files import DetachedJob
+from slicer.ledger.status import LedgerStatus
 from slicer.record import record, replace
-from slicer.text import command_text, visible
 
 Mode = Literal["rows", "filter", "stop", "help", "more"]
-Kind = Literal["gpu", "job", "waiting"]
 Verb = Literal["leave", "say", "stop", "pause", "resume", "log"]
 
 _LONGEST_FILTER = 60
@@ -53,41 +51,10 @@ class Act:
     text: str = ""  # the job's name for people; of "say": the message
 
 
-@record
-class Row:
-    """A row that can be chosen. ``key`` is a job's id, or a GPU's UUID."""
-
-    key: str
-    kind: Kind
-    entry: GpuState | Lease | Ticket | DetachedJob
-
-    @property
-    def name(self) -> str:
-        entry = self.entry
-        return f"GPU {entry.gpu.index}" if isinstance(entry, GpuState) else visible(entry.name) or entry.job
-
-    def owner(self, viewer: int) -> int:
-        """The user whose job it is. A job that waits for others is always the viewer's own."""
-        return self.entry.uid if isinstance(self.entry, Lease | Ticket) else viewer
-
-    def has(self, text: str, viewer: int) -> bool:
-        """Whether the job's id, name, command or user contains the text."""
-        entry = self.entry
-        if isinstance(entry, GpuState):
-            return True
-        command = command_text(entry.command) if isinstance(entry.command, tuple) else entry.command
-        words = (entry.job, entry.name, command, user_name(self.owner(viewer)))
-        return any(text.lower() in word.lower() for word in words)
-
-
 def rows(content: Content, text: str = "") -> tuple[Row, ...]:
-    """The rows in their order: GPUs, jobs, and those that wait. ``text``: the filter."""
-    status = content.status
-    found = [Row(state.gpu.uuid, "gpu", state) for state in status.gpus]
-    found += [Row(lease.job, "job", lease) for lease in status.leases]
-    found += [Row(ticket.job, "waiting", ticket) for ticket in status.tickets]
-    found += [Row(file.job, "waiting", file) for file in status.later]
-    return tuple(row for row in found if row.has(text, content.uid)) if text else tuple(found)
+    """The rows in their order. ``text``: the filter."""
+    found = status_rows.rows(content.status, content.uid, content.at)
+    return tuple(row for row in found if row.has(text)) if text else found
 
 
 def place_of(view: View, shown: tuple[Row, ...]) -> int:
@@ -161,17 +128,16 @@ def _typed(view: View, key: str) -> View:
 def _about(view: View, key: str, row: Row | None, content: Content) -> tuple[View, Act | None]:
     """Stop, pause or resume the chosen job, or show its log."""
     what = {"k": "stop", "p": "pause", "l": "show the log of"}[key]
-    if row is None or isinstance(row.entry, GpuState):
+    if row is None or row.kind == "gpu":
         return view, Act("say", text=f"choose a job to {what} with the arrow keys")
-    owner = row.owner(content.uid)
-    if content.uid not in (0, owner):
-        who = user_name(owner)
+    if content.uid not in (0, row.uid):
+        who = user_name(row.uid)
         return view, Act("say", text=f"{row.name} is a job of {who}: only {who} and root may {what} it")
     if key == "k":
         return replace(view, mode="stop"), None
     if key == "l":
         return view, Act("log", row.key, row.name)
-    if not isinstance(row.entry, Lease):
+    if row.kind != "job":
         return view, Act("say", text=f"{row.name} waits: only a job that runs can be paused")
     is_halted = content.status.halt(row.key) is not None
     return view, Act("resume" if is_halted else "pause", row.key, row.name)

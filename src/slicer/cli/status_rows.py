@@ -1,0 +1,251 @@
+"""The rows of a status: GPUs, jobs and those that wait; and what is said of each. Pure, but for names."""
+
+from __future__ import annotations
+
+from slicer import moments
+from slicer.cli import output
+from slicer.cli.status_why import indices, reason
+from slicer.columns import FAINT, WARNING, Line
+from slicer.job.words import MARKS, remaining
+from slicer.kernel.users import user_name
+from slicer.ledger.status import GpuState
+from slicer.model import CPU, Lease, Ticket
+from slicer.quantity import format_duration, format_estimate, format_mib, short_mib
+from slicer.record import record
+from slicer.share.details import standing_words
+from slicer.text import command_text, counted, quote, slot_words, visible
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Literal
+
+    from slicer.ledger.status import ForeignProcess, LedgerStatus
+    from slicer.outcome.job_files import DetachedJob
+
+    Kind = Literal["gpu", "job", "waiting"]
+    Entry = GpuState | Lease | Ticket | DetachedJob
+
+_ID = 8  # characters of a job's id, where there is little room
+_WORTH_A_LINE_MIB = 200  # of unexplained memory: every driver uses some
+_HALTED_BY = {
+    "paused": "paused by slicer pause",
+    "frozen": "frozen from outside (systemctl freeze)",
+    "stopped": "stopped (Ctrl-Z)",
+}
+
+
+@record
+class Row:
+    """A GPU, a job, or one that waits."""
+
+    kind: Kind
+    key: str  # a job's id, or a GPU's UUID
+    entry: Entry
+    uid: int = -1  # the job's owner
+    for_s: float = 0.0  # how long it runs, or waits
+    begins: str = ""  # after what, or when, if it has not asked for anything yet
+
+    @property
+    def name(self) -> str:
+        entry = self.entry
+        return f"GPU {entry.gpu.index}" if isinstance(entry, GpuState) else visible(entry.name) or entry.job
+
+    def has(self, text: str) -> bool:
+        """Whether the job's id, name, command or user contains the text."""
+        entry = self.entry
+        if isinstance(entry, GpuState):
+            return True
+        words = (entry.job, entry.name, command_of(entry), user_name(self.uid))
+        return any(text.lower() in word.lower() for word in words)
+
+
+def rows(status: LedgerStatus, uid: int, at: float) -> tuple[Row, ...]:
+    """The rows in their order. The jobs that begin later are those of ``uid``. ``at`` is the wall clock's."""
+    now_s = status.now_s
+    return (
+        *(Row("gpu", state.gpu.uuid, state) for state in status.gpus),
+        *(Row("job", each.job, each, each.uid, now_s - each.since_s) for each in status.leases),
+        *(Row("waiting", each.job, each, each.uid, now_s - each.arrived_s) for each in status.tickets),
+        *(
+            Row("waiting", each.job, each, uid, at - each.began_at, _begins(each, status, at))
+            for each in status.later
+        ),
+    )
+
+
+def command_of(entry: Lease | Ticket | DetachedJob) -> str:
+    return command_text(entry.command) if isinstance(entry.command, tuple) else entry.command
+
+
+def whole_seconds(seconds: float) -> str:
+    """A duration in whole seconds: fractions would be out of date when read."""
+    return format_duration(float(max(0, round(seconds))))
+
+
+# -- GPUs ---------------------------------------------------------------------------------------------------
+
+
+def users(state: GpuState, status: LedgerStatus) -> Iterator[tuple[str, str, str]]:
+    """Who uses a GPU: the holders, and foreign processes. Of each a text, how much it uses, and a style."""
+    device = state.device
+    for lease in holders(state, status):
+        marks = marks_of(lease, status, (state,))
+        used = format_mib(device.used_by.get(lease.job, 0)) if device else "-"
+        of = "" if lease.vram_mib is None else f" of {short_mib(lease.vram_mib)}"
+        peak = f", peak {format_mib(mib)}" if (mib := _peak_mib(lease, state)) else ""
+        name = f"{lease.name or lease.job[:_ID]} ({', '.join((user_name(lease.uid), *marks))})"
+        yield name, f"{used}{of}{peak}", WARNING if marks else ""
+    for one in state.foreign:
+        peak = f", peak {format_mib(one.peak_mib)}" if one.peak_mib else ""
+        yield _foreign_text(one), f"{format_mib(one.used_mib)}{peak}", WARNING
+    if state.unexplained_mib > _WORTH_A_LINE_MIB:
+        yield "no visible process", format_mib(state.unexplained_mib), WARNING
+
+
+def holders(state: GpuState, status: LedgerStatus) -> list[Lease]:
+    return [lease for lease in status.leases if state.gpu.uuid in lease.gpus]
+
+
+def _foreign_text(one: ForeignProcess) -> str:
+    """Text such as "no job: pid 4711 python (alice)"."""
+    who = f"pid {one.pid} {one.name}".rstrip() if one.pid else "processes of others"
+    user = "" if one.uid is None else f" ({user_name(one.uid)})"
+    return f"{f'of job {one.job[:_ID]}' if one.job else 'no job'}: {who}{user}"
+
+
+# -- jobs ---------------------------------------------------------------------------------------------------
+
+
+def marks_of(lease: Lease, status: LedgerStatus, gpus: Iterable[GpuState]) -> list[str]:
+    """Marks for what is unusual about a job on these GPUs."""
+    halt = status.halt(lease.job)
+    marks: list[str] = [halt.how] if halt else []
+    marks += ["idle"] if lease.idle_since_s is not None else []
+    marks += ["over"] if any(_is_over(lease, state) for state in gpus) else []
+    return [*marks, "forced"] if lease.forced else marks
+
+
+def _is_over(lease: Lease, state: GpuState) -> bool:
+    """Whether the job was seen to use more of this GPU than it declared."""
+    if lease.vram_mib is None or state.gpu.uuid not in lease.gpus:
+        return False
+    now_mib = state.device.used_by.get(lease.job, 0) if state.device else 0
+    return max(now_mib, _peak_mib(lease, state) or 0) > lease.vram_mib
+
+
+def _peak_mib(lease: Lease, state: GpuState) -> int | None:
+    """The highest use of this GPU seen for a holder, in MiB; None if it was never measured."""
+    place = lease.gpus.index(state.gpu.uuid)
+    return lease.vram_peak_mib[place] if place < len(lease.vram_peak_mib) else None
+
+
+def state_text(lease: Lease, status: LedgerStatus) -> str:
+    """How the job deviates from one that simply runs: "paused", "idle 8m, over"; "" if it does not."""
+    words = marks_of(lease, status, status.gpus)
+    if lease.idle_since_s is not None:
+        idle = f"idle {whole_seconds(status.now_s - lease.idle_since_s)}"
+        words = [idle if word == "idle" else word for word in words]
+    return ", ".join(["not begun"] * (lease.job in status.not_begun) + words)
+
+
+def held_text(lease: Lease, status: LedgerStatus) -> str:
+    """Text such as "8G of GPU 0, 1 CPU slot"."""
+    parts = []
+    if lease.gpus:
+        share = "" if lease.vram_mib is None else f"{short_mib(lease.vram_mib)} of "
+        parts.append(f"{share}GPU {indices(lease.gpus, status)}")
+    return ", ".join([*parts, *_slot_cells(lease.slots)]) or "-"
+
+
+def _slot_cells(slots: dict[str, int]) -> list[str]:
+    """Texts such as "1 CPU slot" or "2 whisper-gpu"."""
+    return [
+        slot_words(name, slots[name]) if name == CPU else f"{slots[name]} {name}" for name in sorted(slots)
+    ]
+
+
+def left_text(lease: Lease, now_s: float) -> str:
+    left_s, is_said = remaining(lease, now_s)
+    if left_s is None:
+        return "-"
+    if is_said:
+        return whole_seconds(left_s) if left_s else "overdue"
+    return f"{MARKS.get(lease.est_from, '')}{whole_seconds(left_s)}"
+
+
+# -- those that wait ----------------------------------------------------------------------------------------
+
+
+def wants_text(ticket: Ticket, status: LedgerStatus) -> str:
+    """Text such as "8G on 2 GPUs (0,1), 1 CPU slot"."""
+    parts = []
+    if ticket.gpus:
+        share = "" if ticket.vram_mib is None else f"{short_mib(ticket.vram_mib)} on "
+        choice = f" ({indices(ticket.gpu_choice, status)})" if ticket.gpu_choice else ""
+        parts.append(f"{share}{counted(ticket.gpus, 'GPU')}{choice}")
+    return ", ".join([*parts, *_slot_cells(ticket.slots)]) or "-"
+
+
+def starts_text(ticket: Ticket, status: LedgerStatus) -> str:
+    starts_s = status.waits[ticket.job].starts_in_s
+    return "-" if starts_s is None else f"~{format_estimate(starts_s)}" if starts_s >= 1 else "now"
+
+
+def why_text(row: Row, status: LedgerStatus) -> str:
+    """Why it waits."""
+    if not isinstance(row.entry, Ticket):
+        return f"begins {row.begins}"
+    priority = f"priority {row.entry.priority:+d}, " if row.entry.priority else ""
+    return priority + reason(row.entry, status)
+
+
+def _begins(file: DetachedJob, status: LedgerStatus, now_s: float) -> str:
+    """What it waits for, as in "after train:ok, after 3f2a9c01b7de:any". ``now_s`` is the wall clock's."""
+    entries: tuple[Lease | Ticket | DetachedJob, ...] = (*status.leases, *status.tickets, *status.later)
+    words = [word.partition(":") for word in file.after]
+    names = {each.job: each.name for each in entries} if words else {}
+    begins = [f"after {names.get(job) or job}:{condition}" for job, _, condition in words]
+    begins += [moments.words(file.begins_at, now_s)] if file.begins_at is not None else []
+    return ", ".join(begins)
+
+
+# -- below a row --------------------------------------------------------------------------------------------
+
+
+def details(row: Row, status: LedgerStatus) -> list[Line]:
+    """What a row has no room for, the most important line first."""
+    entry = row.entry
+    if isinstance(entry, GpuState):
+        room = f"reserved {format_mib(entry.reserved_mib)}, free {format_mib(entry.free_mib)}"
+        used = [Line(visible(f"  {who} {how}"), style) for who, how, style in users(entry, status)]
+        return [_below(f"{entry.gpu.name}, {entry.gpu.uuid}, {room}"), *used]
+    if isinstance(entry, Lease):
+        return list(_below_job(entry, status))
+    return [_below(text) for text in (why_text(row, status), command_of(entry)) if text]
+
+
+def _below_job(lease: Lease, status: LedgerStatus) -> Iterator[Line]:
+    """Its unit and command, why it is halted, and how it shares its GPUs."""
+    unit = f"{lease.unit}{' (--user)' * (lease.manager == 'user')}" if lease.unit else "no scope"
+    yield _below(f"{unit}: {lease.command}" if lease.command else unit)
+    if lease.job in status.not_begun:
+        yield Line("  has not begun: its queue runs other jobs first")
+    halt = status.halt(lease.job)
+    if halt is not None:
+        since = "" if halt.since_s is None else f", {whole_seconds(status.now_s - halt.since_s)} ago"
+        goes_on = f"slicer resume {quote(lease.name or lease.job)}"
+        yield Line(visible(f"  {_HALTED_BY[halt.how]}{since}; {goes_on}"), WARNING)
+    if lease.idle_since_s is not None:
+        idle_s = status.now_s - lease.idle_since_s
+        ends = "" if lease.idle_end_s is None else f", ended after {whole_seconds(lease.idle_end_s)} of that"
+        yield Line(f"  has not used its GPU for {whole_seconds(idle_s)}{ends}", WARNING)
+    now = status.shared(lease.job)
+    if now is not None:
+        style = WARNING if now.got_past_cap or now.troubles else FAINT
+        yield Line(f"  {output.dotted(standing_words(now))}", style)
+
+
+def _below(text: str) -> Line:
+    """A faint line for text that is too long for a column."""
+    return Line(f"  {visible(text)}", FAINT)
