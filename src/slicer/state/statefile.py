@@ -14,10 +14,11 @@ from slicer.errors import UsageError
 from slicer.kernel.cgroup import is_canonical
 from slicer.model import job_of_unit, unit_name
 from slicer.quantity import LONGEST_US
+from slicer.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any, TypeVar
 
     _T = TypeVar("_T")
@@ -103,39 +104,61 @@ def _slots_of(text: str) -> dict[str, int]:
     return found
 
 
-def json_reader(annotation: str) -> Callable[[Any], Any]:
+@record
+class JsonRules:
+    """What JSON values may be, whatever their fields."""
+
+    least: int = 0  # of numbers
+    most_items: int | None = None  # in a list or an object
+    text: Callable[[str], str] = str  # checks a text, and returns it as it is to be kept
+    records: Mapping[str, Callable[[Any], Any]] = {}  # readers of records, by their names
+
+
+_PLAIN = JsonRules()
+
+
+def json_reader(annotation: str, rules: JsonRules = _PLAIN) -> Callable[[Any], Any]:
     """A reader of a field's JSON value, by its annotation. It raises TypeError and ValueError."""
     kind, optional, _ = annotation.partition(" | None")
     if optional:
-        read_some = json_reader(kind)
+        read_some = json_reader(kind, rules)
         return lambda value: None if value is None else read_some(value)
+    if kind in rules.records:
+        return rules.records[kind]
+    if kind == "tuple[tuple[str, str], ...]":  # an object, in its order
+        read_pairs = json_reader("dict[str, str]", rules)
+        return lambda value: tuple(read_pairs(value).items())
     if kind.startswith("dict["):
-        read_count = json_reader("int")
-        return lambda value: {name: read_count(count) for name, count in _object(value).items()}
+        read_name, read_each = json_reader("str", rules), json_reader(kind[kind.index(", ") + 2 : -1], rules)
+        return lambda value: {
+            read_name(name): read_each(each) for name, each in _sized(value, dict, rules).items()
+        }
     if kind.startswith("tuple["):
-        read_one = json_reader(kind[len("tuple[") : -len(", ...]")])
-        return lambda value: tuple(map(read_one, _list(value)))
+        read_one = json_reader(kind[len("tuple[") : -len(", ...]")], rules)
+        return lambda value: tuple(map(read_one, _sized(value, list, rules)))
     types: tuple[type, ...] = {"int": (int,), "float": (int, float), "bool": (bool,)}.get(kind, (str,))
 
     def read(value: Any) -> Any:
         if type(value) not in types:
-            raise TypeError(f"not of type {kind}")  # for isinstance, true would be a number
-        if int in types and not 0 <= value <= _JSON_MAX:  # this also excludes NaN
-            raise ValueError("out of range")
+            what = _CALLED.get(kind, "a text")
+            raise TypeError(f"is not {what}")  # for isinstance, true would be a number
+        if str in types:
+            return rules.text(value)
+        if int in types and not rules.least <= value <= _JSON_MAX:  # this also excludes NaN
+            raise ValueError("is out of range")
         return float(value) if float in types else value
 
     return read
 
 
-def _list(value: Any) -> list[Any]:
-    if type(value) is not list:
-        raise TypeError("not a list")
-    return value
+_CALLED = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 
 
-def _object(value: Any) -> dict[str, Any]:
-    if type(value) is not dict:
-        raise TypeError("not an object")
+def _sized(value: Any, kind: type[Any], rules: JsonRules) -> Any:
+    if type(value) is not kind:
+        raise TypeError(f"is not {'a list' if kind is list else 'an object'}")
+    if rules.most_items is not None and len(value) > rules.most_items:
+        raise ValueError("has too many entries")
     return value
 
 

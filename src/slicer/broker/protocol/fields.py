@@ -13,9 +13,11 @@ from slicer.state.statefile import (
     MIB_MAX,
     PID_MAX,
     SECONDS_MAX,
+    JsonRules,
     check_fields,
     is_gpu,
     is_job_id,
+    json_reader,
 )
 from slicer.text import one_line, visible
 
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     _T = TypeVar("_T")
-    _Read = Callable[[Any, bool], Any]  # a JSON value, and whether to be strict
 
 MOST_TEXT = 8192  # characters of any text
 MOST_ITEMS = 64  # in any list or map of a call
@@ -153,7 +154,7 @@ def read_record(kind: type[_T], value: Any, *, is_strict: bool) -> _T:
             found[name] = None
         elif given is not None:
             try:
-                found[name] = _reader(annotation)(given, is_strict)
+                found[name] = _reader(annotation, is_strict)(given)
             except BadField as bad:
                 raise BadField(f"{name}.{bad.name}", str(bad)[len(bad.name) + 1 :]) from bad
             except (TypeError, ValueError) as error:
@@ -164,31 +165,7 @@ def read_record(kind: type[_T], value: Any, *, is_strict: bool) -> _T:
     return kind(**found)
 
 
-def _read_int(value: Any, is_strict: bool) -> int:
-    if type(value) is not int:  # for isinstance, true would be a number
-        raise TypeError("is not a whole number")
-    if not -_INT_MAX <= value <= _INT_MAX:
-        raise ValueError("is out of range")
-    return value
-
-
-def _read_float(value: Any, is_strict: bool) -> float:
-    if type(value) not in (int, float):
-        raise TypeError("is not a number")
-    return float(value)
-
-
-def _read_bool(value: Any, is_strict: bool) -> bool:
-    if type(value) is not bool:
-        raise TypeError("is neither true nor false")
-    return value
-
-
-def _read_text(value: Any, is_strict: bool) -> str:
-    if type(value) is not str:
-        raise TypeError("is not a text")
-    if not is_strict:
-        return visible(value)
+def _checked_text(value: str) -> str:
     if len(value) > MOST_TEXT:
         raise ValueError("is too long")
     if not value.isprintable():
@@ -196,46 +173,18 @@ def _read_text(value: Any, is_strict: bool) -> str:
     return value
 
 
-def _read_map(read: _Read) -> _Read:
-    def read_all(value: Any, is_strict: bool) -> dict[str, Any]:
-        _check_size(value, is_strict, dict, "an object")
-        return {_read_text(name, is_strict): read(each, is_strict) for name, each in value.items()}
+def _rules(is_strict: bool, most_items: int | None, text: Callable[[str], str]) -> JsonRules:
+    def reader(kind: type[Any]) -> Callable[[Any], Any]:
+        return lambda value: read_record(kind, value, is_strict=is_strict)
 
-    return read_all
-
-
-def _read_list(read: _Read) -> _Read:
-    def read_all(value: Any, is_strict: bool) -> tuple[Any, ...]:
-        _check_size(value, is_strict, list, "a list")
-        return tuple(read(each, is_strict) for each in value)
-
-    return read_all
+    return JsonRules(-_INT_MAX, most_items, text, {name: reader(kind) for name, kind in RECORDS.items()})
 
 
-def _check_size(value: Any, is_strict: bool, kind: type[Any], called: str) -> None:
-    if type(value) is not kind:
-        raise TypeError(f"is not {called}")
-    if is_strict and len(value) > MOST_ITEMS:
-        raise ValueError("has too many entries")
+_STRICT, _LENIENT = _rules(True, MOST_ITEMS, _checked_text), _rules(False, None, visible)
+_readers: dict[tuple[str, bool], Callable[[Any], Any]] = {}
 
 
-def _made_reader(annotation: str) -> _Read:
-    kind = annotation.removesuffix(" | None")
-    if kind in RECORDS:
-        return lambda value, is_strict: read_record(RECORDS[kind], value, is_strict=is_strict)
-    if kind.startswith("dict[str, "):
-        return _read_map(_reader(kind[len("dict[str, ") : -1]))
-    if kind == "tuple[tuple[str, str], ...]":
-        return lambda value, is_strict: tuple(_read_map(_read_text)(value, is_strict).items())
-    if kind.startswith("tuple["):
-        return _read_list(_reader(kind[len("tuple[") : -len(", ...]")]))
-    return {"int": _read_int, "float": _read_float, "bool": _read_bool}.get(kind, _read_text)
-
-
-_readers: dict[str, _Read] = {}
-
-
-def _reader(annotation: str) -> _Read:
-    if annotation not in _readers:
-        _readers[annotation] = _made_reader(annotation)
-    return _readers[annotation]
+def _reader(annotation: str, is_strict: bool) -> Callable[[Any], Any]:
+    if (annotation, is_strict) not in _readers:
+        _readers[annotation, is_strict] = json_reader(annotation, _STRICT if is_strict else _LENIENT)
+    return _readers[annotation, is_strict]

@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from slicer.broker.protocol.fields import read_record
 from slicer.broker.rules.reservations import live
 from slicer.errors import StateError
 from slicer.model import Reservation
 from slicer.record import as_dict
 from slicer.state.directory import LEDGER, failed, open_trusted
-from slicer.state.statefile import check_fields, is_job_id, json_reader
 
 FILE = "reservations.json"
 _LONGEST = 1 << 20
@@ -74,10 +74,9 @@ class Reservations:
         self._all = live(wanted, time.time())
 
 
-def _reservation(said: dict[str, Any]) -> Reservation:
-    """Raises ValueError, TypeError and KeyError."""
-    values = {name: json_reader(kind)(said[name]) for name, kind in Reservation.__annotations__.items()}
-    check_fields(values)
-    if not is_job_id(values["id"]) or not values["from_at"] < values["until_at"]:
-        raise ValueError(f"{values['id']!r:.40} is no reservation")
-    return Reservation(**values)
+def _reservation(said: Any) -> Reservation:
+    """Raises ValueError."""
+    found = read_record(Reservation, said, is_strict=False)
+    if not found.from_at < found.until_at:
+        raise ValueError(f"{found.id} is no reservation")
+    return found
