@@ -94,33 +94,35 @@ def decide(
     """
     capacity = Capacity(devices, leases, policy, now_s, limits_of(queue))
     balance = None if allowance is None else allowance.balance(leases, devices)
-    return _go_through(queue, capacity, balance)
+    return go_through(queue, capacity, balance)
 
 
-def _go_through(
-    queue: Sequence[Request], capacity: Capacity, balance: Balance | None
+def go_through(
+    queue: Sequence[Request], capacity: Capacity, balance: Balance | None, *, takes: bool = True
 ) -> Verdict:
-    """Serve the queue from the capacity."""
+    """Serve the queue from the capacity; without ``takes`` each as if it gave back at once what it gets."""
     grants: dict[str, tuple[str, ...]] = {}
     reserving: list[str] = []
     for each in queue:
         request = balance.within(each) if balance else each
         if request is None:
-            if balance and capacity.is_overdue(each):
+            if balance and takes and capacity.is_overdue(each):
                 balance.keep(each)
             continue
         if request.gpus and not capacity.sees_gpus:
-            capacity.take(request, ())  # its slots
+            if takes:
+                capacity.take(request, ())  # its slots
             continue
         is_blocked = capacity.is_exhausted and (request.gpus or request.slots)
         gpus = None if is_blocked else capacity.fit(request)
         if gpus is not None:
-            capacity.take(request, gpus)
-            if balance:
-                balance.take(request, gpus)
             grants[request.job] = gpus
+            if takes:
+                capacity.take(request, gpus)
+            if balance and takes:
+                balance.take(request, gpus)
         elif capacity.is_overdue(request) and capacity.reserve(request):
-            if balance:
+            if balance and takes:
                 balance.keep(request)
             reserving.append(request.job)
     return Verdict(grants, tuple(reserving), _AGAIN_S if capacity.keeps_gpus else None)
@@ -220,7 +222,7 @@ class Book:
 
     def _explain(self, request: Request, before: Sequence[Request]) -> Busy:
         left = self._capacity(limits_of([*before, request]))
-        _go_through(before, left, self._balanced())
+        go_through(before, left, self._balanced())
         reserved_for = _reserved_for(request, left)
         alone = self._capacity(request.slot_limits)
         if request.gpus and alone.fit_gpus(request) is None:

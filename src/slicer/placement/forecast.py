@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from slicer.model import Lease, Ticket, lease_from
 from slicer.placement.capacity import Capacity, limits_of
-from slicer.placement.decision import decide, gpu_holders, slot_holders
+from slicer.placement.decision import decide, go_through, gpu_holders, slot_holders
 from slicer.placement.devices import emptied
 from slicer.placement.lengths import likely_s
 from slicer.placement.order import expected_end
@@ -80,40 +80,21 @@ def deadlocked(ticket: Ticket, waiting: Sequence[Ticket], book: Book) -> tuple[s
     some inner jobs can be served, so their outer jobs end, too, and so on (the banker's argument). A request
     that has a reservation and still cannot be served keeps its share from those behind it.
     """
+    devices = emptied(book.devices)
     while True:
         outer = {job for each in waiting for job in each.inside}
         held = tuple(lease for lease in book.leases if lease.job in outer)
-        left, reserving = _not_served(waiting, held, book)
-        if ticket.job not in left:
+        balance = None if book.allowance is None else book.allowance.balance(held, devices)
+        capacity = Capacity(devices, held, book.policy, book.now_s, limits_of(waiting))
+        found = go_through(waiting, capacity, balance, takes=False)
+        if ticket.job in found.grants:
             return ()
-        if len(left) == len(waiting):
+        if not found.grants:
             break
-        waiting = [each for each in waiting if each.job in left]
+        waiting = [each for each in waiting if each.job not in found.grants]
     holders = gpu_holders(ticket, held) if ticket.gpus else ()
     holders += slot_holders(held, ticket.slots)
     jobs = [lease.job for lease in holders if lease.job not in ticket.inside]
     order = [each.job for each in waiting]
-    jobs += [job for job in reserving if order.index(job) < order.index(ticket.job)]
+    jobs += [job for job in found.reserving if order.index(job) < order.index(ticket.job)]
     return tuple(dict.fromkeys(jobs)) or ticket.inside
-
-
-def _not_served(
-    waiting: Sequence[Ticket], held: tuple[Lease, ...], book: Book
-) -> tuple[set[str], list[str]]:
-    """The jobs that could not be served, each alone, while ``held`` lasts, and those with a reservation."""
-    devices = emptied(book.devices)
-    balance = None if book.allowance is None else book.allowance.balance(held, devices)
-    capacity = Capacity(devices, held, book.policy, book.now_s, limits_of(waiting))
-    left: set[str] = set()
-    reserving: list[str] = []
-    for ticket in waiting:
-        each = balance.within(ticket) if balance else ticket
-        if each is None:
-            left.add(ticket.job)
-            continue
-        if capacity.fit(each) is not None:
-            continue  # it ends and returns everything
-        left.add(each.job)
-        if capacity.is_overdue(each) and capacity.reserve(each):
-            reserving.append(each.job)
-    return left, reserving
