@@ -8,13 +8,14 @@ from __future__ import annotations
 import unicodedata
 
 from slicer.record import record
+from slicer.text import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 GAP = "  "
-_COMMAND = 200  # columns of a command where the width is unlimited
+_LEAST = 8  # columns of a command
 
 # Styles.
 HEADING = "bold"
@@ -32,6 +33,43 @@ class Line:
 
     text: str
     style: str = ""
+
+
+@record
+class Section:
+    """A part of a page."""
+
+    head: tuple[Line, ...] = ()
+    entries: tuple[tuple[Line, ...], ...] = ()  # the lines of each entry, the most important one first
+    what: str = ""  # the noun for the entries, as in "3 more waiting"
+    total: int = 0  # of the entries, if not all are here
+
+    @property
+    def lines(self) -> list[Line]:
+        return [*self.head, *(line for entry in self.entries for line in entry)]
+
+    def cut(self, glyphs: Glyphs, most: int | None = None, where: str = "") -> list[Line]:
+        """At most so many lines: the first one of each entry. The last line counts those that are missing.
+
+        ``where``: where they are shown.
+        """
+        count = len(self.entries)
+        room = count + 1 if most is None else most - len(self.head)
+        total = max(self.total, count)
+        shown = count if total <= min(count, room) else min(count, room - 1)
+        if shown < 0:
+            return []
+        more = f"{glyphs.ellipsis} {total - shown} more {self.what}{where}"
+        rest = [Line(more, FAINT)] if total > shown else []
+        return [*self.head, *(entry[0] for entry in self.entries[:shown]), *rest]
+
+
+def shares(wanted: Sequence[int], room: int) -> list[int]:
+    """``room`` divided fairly: the largest shares are equal, and no share exceeds what is wanted."""
+    found = [min(each, room) for each in wanted]
+    while sum(found) > room:
+        found[found.index(max(found))] -= 1
+    return found
 
 
 @record
@@ -75,9 +113,7 @@ def clip(text: str, width: int | None, glyphs: Glyphs) -> str:
     return (_first(text, width - len(glyphs.ellipsis)) + glyphs.ellipsis)[: max(0, width)]
 
 
-def aligned(
-    rows: Sequence[Sequence[str]], align: str, width: int | None = None, glyphs: Glyphs = UNICODE
-) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]], align: str) -> list[str]:
     """One line for each row, in columns that fit their widest cell. ``align``: "l" or "r" for each."""
     widths = [max((cell_count(row[i]) for row in rows), default=0) for i in range(len(align))]
     lines = []
@@ -86,24 +122,70 @@ def aligned(
         for cell, side, wide in zip(row, align, widths, strict=True):
             space = " " * (wide - cell_count(cell))
             placed.append(space + cell if side == "r" else cell + space)
-        lines.append(clip(GAP.join(placed).rstrip(), width, glyphs))
+        lines.append(GAP.join(placed).rstrip())
     return lines
 
 
-def fit(rows: Sequence[list[str]], width: int | None, glyphs: Glyphs, of: int = 1) -> int:
-    """Shorten the last cell of each row, a command, to the columns left beside the others; returns those.
+@record
+class Column:
+    """``cap`` is the most terminal columns that a cell may take; None: any number.
 
-    The first row is the heading. ``of``: the commands get only one ``of``-th of those columns.
+    ``spare``: left out if the terminal is too narrow, the highest first; 0: never.
     """
-    room = _COMMAND
+
+    title: str
+    right: bool = False
+    cap: int | None = None
+    spare: int = 0
+
+
+def columns(heads: str) -> list[Column]:
+    """The columns of "NAME<18 | CPU>!3": a cap follows <, a spare follows !, and > aligns to the right."""
+    found = []
+    for head in heads.split(" | "):
+        rest, _, spare = head.partition("!")
+        title, _, cap = rest.partition("<")
+        right = title.endswith(">")
+        found.append(Column(title.removesuffix(">"), right, int(cap) if cap else None, int(spare or 0)))
+    return found
+
+
+def table(
+    heads: str | Sequence[Column], cells: Iterable[Sequence[str]], width: int | None,
+    glyphs: Glyphs = UNICODE, *, least: int = 0,
+) -> list[Line]:  # fmt: skip
+    """A heading and one line a row. ``heads`` may be text for :func:`columns`. A width of None cuts no cell.
+
+    ``least``: the columns to keep for the last cell, a command, by leaving out others.
+    """
+    made = columns(heads) if isinstance(heads, str) else heads
+    shown = [[visible(cell) for cell in row] for row in cells]
     if width is not None:
-        others = [max(cell_count(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
-        left = width - sum(others) - len(GAP) * (len(others) + of - 1)
-        room = max(8, left // of)
-    commands = told_apart([row[-1] for row in rows[1:]], room, glyphs)
-    for row, command in zip(rows[1:], commands, strict=True):
-        row[-1] = command
-    return room
+        shown = [
+            [clip(cell, column.cap, glyphs) for cell, column in zip(row, made, strict=True)] for row in shown
+        ]
+        if least:
+            made, shown = _spared(made, shown, least, width, glyphs)
+    align = "".join("r" if column.right else "l" for column in made)
+    head, *texts = aligned([[column.title for column in made], *shown], align)
+    return [Line(head, HEADING), *map(Line, texts)]
+
+
+def _spared(
+    columns: Sequence[Column], cells: list[list[str]], least: int, width: int, glyphs: Glyphs
+) -> tuple[Sequence[Column], list[list[str]]]:
+    """The columns for which there is room, and their cells, with shortened commands."""
+    shown = [[column.title for column in columns], *cells]
+    wide = [max(cell_count(row[i]) for row in shown) + len(GAP) for i in range(len(columns))]
+    kept = list(range(len(columns)))
+    for place in sorted(filter(lambda i: columns[i].spare, kept), key=lambda i: -columns[i].spare):
+        if width - sum(wide[i] for i in kept[:-1]) >= least:
+            break
+        kept.remove(place)
+    room = max(_LEAST, width - sum(wide[i] for i in kept[:-1]))
+    commands = told_apart([row[-1] for row in cells], room, glyphs)
+    left = [[*(row[i] for i in kept[:-1]), command] for row, command in zip(cells, commands, strict=True)]
+    return [columns[i] for i in kept], left
 
 
 def told_apart(texts: Sequence[str], width: int, glyphs: Glyphs) -> list[str]:

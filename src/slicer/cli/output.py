@@ -6,8 +6,9 @@ import os
 import sys
 from _locale import getencoding  # locale itself imports re, as json does
 
-from slicer.columns import ASCII, CODES, GAP, HEADING, UNICODE, Glyphs, Line, aligned, cell_count, clip, fit
-from slicer.record import as_dict, record
+from slicer import columns
+from slicer.columns import ASCII, CODES, UNICODE, Column, Glyphs, Line, aligned, clip
+from slicer.record import as_dict
 from slicer.text import visible
 
 TYPE_CHECKING = False
@@ -16,30 +17,6 @@ if TYPE_CHECKING:
     from typing import Any, TextIO
 
 _FIRST_COLOUR = 30
-
-
-@record
-class Column:
-    """``cap`` is the most terminal columns that a cell may take; None: any number.
-
-    ``spare``: left out if the terminal is too narrow, the highest first; 0: never.
-    """
-
-    title: str
-    right: bool = False
-    cap: int | None = None
-    spare: int = 0
-
-
-def columns(heads: str) -> list[Column]:
-    """The columns of "NAME<18 | CPU>!3": a cap follows <, a spare follows !, and > aligns to the right."""
-    found = []
-    for head in heads.split(" | "):
-        rest, _, spare = head.partition("!")
-        title, _, cap = rest.partition("<")
-        right = title.endswith(">")
-        found.append(Column(title.removesuffix(">"), right, int(cap) if cap else None, int(spare or 0)))
-    return found
 
 
 def escape_unprintable() -> None:
@@ -58,45 +35,8 @@ def glyphs(stream: TextIO | None = None) -> Glyphs:
 
 
 def table(heads: str | Sequence[Column], cells: Iterable[Sequence[str]], *, least: int = 0) -> list[Line]:
-    """A heading and one line a row. ``heads`` may be text for :func:`columns`.
-
-    ``least``: the terminal columns to keep for the last cell, a command, by leaving out others.
-    """
-    return table_in(width(), heads, cells, least=least, mark=glyphs())
-
-
-def table_in(
-    width: int | None, heads: str | Sequence[Column], cells: Iterable[Sequence[str]], *, least: int = 0,
-    mark: Glyphs = UNICODE,
-) -> list[Line]:  # fmt: skip
-    """:func:`table` for a terminal of ``width`` columns (None: no cell is cut). Pure."""
-    made = columns(heads) if isinstance(heads, str) else heads
-    shown = [[visible(cell) for cell in row] for row in cells]
-    if width is not None:
-        shown = [
-            [clip(cell, column.cap, mark) for cell, column in zip(row, made, strict=True)] for row in shown
-        ]
-        if least:
-            made, shown = _spared(made, shown, least, width, mark)
-    align = "".join("r" if column.right else "l" for column in made)
-    head, *texts = aligned([[column.title for column in made], *shown], align)
-    return [Line(head, HEADING), *map(Line, texts)]
-
-
-def _spared(
-    columns: Sequence[Column], cells: list[list[str]], least: int, width: int, mark: Glyphs
-) -> tuple[Sequence[Column], list[list[str]]]:
-    """The columns for which the terminal has room, and their cells, with shortened commands."""
-    shown = [[column.title for column in columns], *cells]
-    kept = list(range(len(columns)))
-    for place in sorted(filter(lambda i: columns[i].spare, kept), key=lambda i: -columns[i].spare):
-        others = (max(cell_count(row[i]) for row in shown) + len(GAP) for i in kept[:-1])
-        if width - sum(others) >= least:
-            break
-        kept.remove(place)
-    left = [[row[i] for i in kept] for row in shown]
-    fit(left, width, mark)
-    return [columns[i] for i in kept], left[1:]
+    """:func:`slicer.columns.table` for stdout."""
+    return columns.table(heads, cells, width(), glyphs(), least=least)
 
 
 def rows(cells: Iterable[Sequence[str]]) -> list[Line]:
@@ -139,9 +79,9 @@ def show(lines: Iterable[Line], *, cuts: bool = True) -> None:
 
     Without ``cuts`` the terminal wraps long lines, so that they can be copied whole.
     """
-    columns = width() if cuts else None
+    at_most = width() if cuts else None
     for line in lines:
-        print(fitted(line, columns) if is_terminal() else visible(line.text))
+        print(fitted(line, at_most) if is_terminal() else visible(line.text))
 
 
 def fitted(line: Line, width: int | None) -> str:

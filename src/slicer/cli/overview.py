@@ -6,12 +6,11 @@ import os
 
 from slicer.cli import doctor, output, say
 from slicer.cli.queue import rows
-from slicer.columns import FAINT, HEADING, WARNING, Line
+from slicer.columns import HEADING, WARNING, Line
 from slicer.doctor import looks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slicer.cli.status_text import Section
     from slicer.doctor.findings import DoctorReport
     from slicer.ledger.status import LedgerStatus
     from slicer.queue.control.messages import RunningQueue
@@ -36,7 +35,9 @@ def show() -> None:
         status, servers, queues, warnings = found["status"].facts
         for warning in warnings:
             say.line(warning)
-        parts = [compact(section) for section in sections(status, servers, queues)]
+        for section in sections(status, servers, queues):
+            most = len(section.head) + _MOST_ENTRIES + 1
+            parts.append(section.cut(output.glyphs(), most, " (slicer status)"))
     else:
         say.line(f"the state is not known: {found['status'].failed or 'no answer in time'}")
     warnings = warned(found["doctor"].facts)
@@ -64,14 +65,6 @@ def _load() -> None:
     from slicer.ledger import status
 
     del status_text, status
-
-
-def compact(section: Section) -> list[Line]:
-    """A section of the status, with one line for each of its first few entries."""
-    shown = [entry[0] for entry in section.entries[:_MOST_ENTRIES]]
-    more = len(section.entries) - len(shown)
-    rest = [Line(f"… {more} more {section.what} (slicer status)", FAINT)] if more > 0 else []
-    return [*section.head, *shown, *rest]
 
 
 def warned(report: DoctorReport | None) -> list[Line]:

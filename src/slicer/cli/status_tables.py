@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slicer.cli import output
+from slicer import columns
 from slicer.cli.status_rows import (
     command_of,
     held_text,
@@ -81,7 +81,7 @@ def table(part: Part, start: int, size: int, frame: Frame, indent: str = "") -> 
         return [Line(title, HEADING)]
     heads, least = _heads(part.kind, frame)
     cells = [_cells(row, frame) for row in seen]
-    head, *lines = output.table_in(frame.width, heads, cells, least=least, mark=frame.mark)
+    head, *lines = columns.table(heads, cells, frame.width, frame.mark, least=least)
     rest = _after(indent + head.text, len(title))
     styled = (Line(line.text, _style(row, frame.status)) for row, line in zip(seen, lines, strict=True))
     return [Line(title + rest, HEADING), *styled]

@@ -10,11 +10,10 @@ from slicer.cli import output
 from slicer.cli.queue import rows as queue_rows
 from slicer.cli.status_rows import details, rows, whole_seconds
 from slicer.cli.status_tables import Frame, parts, table
-from slicer.columns import ASCII, FAINT, UNICODE, WARNING, Line
+from slicer.columns import ASCII, FAINT, UNICODE, WARNING, Line, Section
 from slicer.kernel.users import user_name
 from slicer.model import CPU, GroupStanding, Reservation, UserStanding
 from slicer.quantity import format_duration, short_mib
-from slicer.record import record
 from slicer.state.statedir import SYSTEM_DIR
 from slicer.text import visible
 
@@ -30,19 +29,6 @@ if TYPE_CHECKING:
 
 _SLOTS_NAMED = 6  # jobs on the line of a slot
 _KINDS = {"gpu": "GPUs", "job": "jobs", "waiting": "waiting"}
-
-
-@record
-class Section:
-    """A section of the status."""
-
-    head: tuple[Line, ...]
-    entries: tuple[tuple[Line, ...], ...] = ()  # the lines of each entry, the most important one first
-    what: str = ""  # the noun for the entries, as in "3 more waiting"
-
-    @property
-    def lines(self) -> list[Line]:
-        return [*self.head, *(line for entry in self.entries for line in entry)]
 
 
 def lines(

@@ -7,7 +7,7 @@ from slicer.cli.live.view import Content, View, place_of, rows
 from slicer.cli.status_rows import Row, details
 from slicer.cli.status_tables import Frame, Part, parts, table
 from slicer.cli.status_text import joined
-from slicer.columns import CHOSEN, FAINT, HEADING, WARNING, Glyphs, Line, cell_count, clip
+from slicer.columns import CHOSEN, FAINT, HEADING, WARNING, Glyphs, Line, cell_count, clip, shares
 from slicer.text import visible
 
 _HINTS = "q quit  ? help  / filter  k stop  p pause  l log  m more"
@@ -73,16 +73,7 @@ def _sizes(wanted: list[int], room: int) -> list[int]:
     """How many rows of each kind are seen. Half of the room is the GPUs', and what others leave."""
     gpus, *others = wanted
     seen = min(gpus, max(1, room // 2, room - sum(others)))
-    return [seen, *_shares(others, max(len(others), room - seen))]
-
-
-def _shares(wanted: list[int], room: int) -> list[int]:
-    """``room`` divided fairly: the largest shares are equal, and no share exceeds what is wanted."""
-    shares = [0] * len(wanted)
-    for served, index in enumerate(sorted(range(len(wanted)), key=wanted.__getitem__)):
-        shares[index] = min(wanted[index], room // (len(wanted) - served))
-        room -= shares[index]
-    return shares
+    return [seen, *shares(others, max(len(others), room - seen))]
 
 
 def _section(part: Part, size: int, chosen: Row | None, frame: Frame, width: int) -> list[Line]:

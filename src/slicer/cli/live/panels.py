@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from slicer.cli.status_text import Section, joined
-from slicer.columns import HEADING, Line
+from slicer.cli.status_text import joined
+from slicer.columns import HEADING, Line, Section
 
 _HELP = """\
 Up Down        choose a row: a GPU, a job or a waiting job

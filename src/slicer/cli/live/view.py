@@ -7,7 +7,7 @@ from typing import Literal
 from slicer.cli import status_rows
 from slicer.cli.live.panels import panel, panel_room
 from slicer.cli.status_rows import Row
-from slicer.cli.status_text import Section
+from slicer.columns import Section
 from slicer.kernel.users import user_name
 from slicer.ledger.status import LedgerStatus
 from slicer.record import record, replace

@@ -9,10 +9,9 @@ from typing import Any
 import click
 
 from slicer.cli import common, complete, output
-from slicer.cli.output import Column
 from slicer.cli.routes import loading
 from slicer.cli.routes.suggest import suggestion_for
-from slicer.columns import FAINT, WARNING, Line
+from slicer.columns import FAINT, WARNING, Column, Line
 from slicer.config.profiles import Config
 from slicer.config.routes import Route
 from slicer.quantity import format_duration, format_mib, format_size

@@ -6,15 +6,27 @@ All functions are pure, except that they show times in the user's time zone.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import repeat
 
-from slicer.columns import FAINT, GAP, HEADING, UNICODE, WARNING, Glyphs, Line, aligned, clip, fit
+from slicer import columns
+from slicer.columns import (
+    GAP,
+    HEADING,
+    UNICODE,
+    WARNING,
+    Glyphs,
+    Line,
+    Section,
+    aligned,
+    clip,
+    shares,
+    told_apart,
+)
 from slicer.kernel.signals import signal_name
 from slicer.quantity import format_cpus, format_duration, format_estimate, format_mib, short_mib
 from slicer.queue.model import LEFT, Board, BoardState, GpuRow, Row
 from slicer.queue.show import words
-from slicer.record import record
 from slicer.text import clock, one_line, without_middle
 
 _GPU_BAR = 10  # cells
@@ -24,6 +36,8 @@ _PENDING_SHOWN = 20
 _PENDING_ON_PAGE = 10
 _SPACIOUS = 16  # lines of a page, from which on empty lines separate the parts
 _DONE_SHOWN = 20
+_COMMAND = 200  # columns of a command where the width is unlimited
+_OTHERS = 18  # columns beside a pending command and why it waits
 _COMMAND_MOST = 2000  # characters of a command that are considered; it may have 131,072
 _STATES: dict[BoardState, str] = {
     "running": "",
@@ -36,63 +50,35 @@ _STATES: dict[BoardState, str] = {
 }
 
 
-@record
-class _Part:
-    """A part of the board. ``rows`` may be only some of its rows; ``total`` counts all of them."""
-
-    head: tuple[Line, ...] = ()
-    rows: tuple[Line, ...] = ()
-    total: int = 0
-
-
 def render(board: Board, width: int | None) -> str:
     """The whole board as text, at most ``width`` columns wide (None: any width). Ends with a newline."""
     glyphs = UNICODE
-    parts = [
-        _gpus(board.gpus, width, glyphs),
-        _running(board.running, width, glyphs),
-        _pending(board, _PENDING_SHOWN, width, glyphs),
-        _done(board.done[-_DONE_SHOWN:], width, glyphs),
-    ]
-    head = [*_header(board, width, glyphs), Line(clip(_written(board), width, glyphs))]
-    blocks = [head, *(_lines(part, width, glyphs) for part in parts)]
-    return "\n\n".join("\n".join(line.text for line in block) for block in blocks if block) + "\n"
+    parts = (
+        _gpus(board.gpus, glyphs), _running(board.running, width, glyphs),
+        _pending(board, _PENDING_SHOWN, width, glyphs), _done(board.done[-_DONE_SHOWN:], width, glyphs),
+    )  # fmt: skip
+    blocks = [[*_header(board, width, glyphs), Line(_written(board))]]
+    blocks += [part.cut(glyphs) for part in parts]
+    texts = ("\n".join(clip(line.text, width, glyphs) for line in block) for block in blocks if block)
+    return "\n\n".join(texts) + "\n"
 
 
 def page(board: Board, width: int, height: int, glyphs: Glyphs) -> list[Line]:
     """The board in at most ``height`` lines of ``width`` columns. Rows that do not fit are counted."""
-    head = _header(board, width, glyphs)
-    if height <= len(head):
-        return [Line(clip(progress(board, width, glyphs), width, glyphs))][: max(0, height)]
+    shown = _header(board, width, glyphs)
+    if height <= len(shown):
+        shown = [Line(progress(board, width, glyphs))][: max(0, height)]
     parts = [
-        _gpus(board.gpus, width, glyphs),
-        _running(board.running[:height], width, glyphs, total=len(board.running)),
+        _gpus(board.gpus, glyphs), _running(board.running[:height], width, glyphs, len(board.running)),
         _pending(board, min(height, _PENDING_ON_PAGE), width, glyphs),
-    ]
+    ]  # fmt: skip
+    parts = [part for part in parts if part.entries] if height > len(shown) else []
     gap = [Line("")] if height >= _SPACIOUS else []
-    room = height - len(head)
-    sizes = [len(_lines(part, width, glyphs)) for part in parts]
-    while sum(size + len(gap) for size in sizes if size) > room:
-        sizes[sizes.index(max(sizes))] -= 1
-    shown = head
-    for part, size in zip(parts, sizes, strict=True):
-        found = _lines(part, width, glyphs, size)
+    room = height - len(shown) - len(gap) * len(parts)
+    for part, size in zip(parts, shares([len(part.cut(glyphs)) for part in parts], room), strict=True):
+        found = part.cut(glyphs, size)
         shown += [*gap, *found] if found else []
-    return shown
-
-
-def _lines(part: _Part, width: int | None, glyphs: Glyphs, most: int | None = None) -> list[Line]:
-    """The part in at most ``most`` lines (None: all). The last line counts the missing rows."""
-    count = len(part.rows)
-    total = max(part.total, count)
-    room = count if most is None else most - len(part.head)
-    if total <= min(count, room):
-        return [*part.head, *part.rows]
-    shown = count if most is None else min(count, room - 1)
-    if shown < 0:
-        return []
-    more = clip(f"{glyphs.ellipsis} and {total - shown} more", width, glyphs)
-    return [*part.head, *part.rows[:shown], Line(more, FAINT)]
+    return [Line(clip(line.text, width, glyphs), line.style) for line in shown]
 
 
 # -- parts --------------------------------------------------------------------------------------------------
@@ -105,12 +91,12 @@ def _header(board: Board, width: int | None, glyphs: Glyphs) -> list[Line]:
         filter(None, (one_line(board.title), clock(board.at), since, _STATES[board.state]))
     )
     shown = [
-        Line(clip(title, width, glyphs), HEADING),
-        Line(clip(words.counts(board.counts) or "no jobs", width, glyphs)),
-        Line(clip(progress(board, width, glyphs), width, glyphs)),
+        Line(title, HEADING),
+        Line(words.counts(board.counts) or "no jobs"),
+        Line(progress(board, width, glyphs)),
     ]
     if board.warning:
-        shown.append(Line(clip(f"! {one_line(board.warning)}", width, glyphs), WARNING))
+        shown.append(Line(f"! {one_line(board.warning)}", WARNING))
     return shown
 
 
@@ -140,7 +126,7 @@ def progress(board: Board, width: int | None, glyphs: Glyphs) -> str:
     return f"{_bar(cells, full, part, glyphs)}{GAP}{told}"
 
 
-def _gpus(rows: Sequence[GpuRow], width: int | None, glyphs: Glyphs) -> _Part:
+def _gpus(rows: Sequence[GpuRow], glyphs: Glyphs) -> Section:
     """The GPUs, each with its memory in use and the queue's jobs on it."""
     cells = [
         (
@@ -153,71 +139,61 @@ def _gpus(rows: Sequence[GpuRow], width: int | None, glyphs: Glyphs) -> _Part:
         )
         for gpu in rows
     ]
-    return _Part((), tuple(map(Line, aligned(cells, "lllrrl", width, glyphs))))
+    return Section((), tuple((Line(text),) for text in aligned(cells, "lllrrl")), "GPUs")
 
 
-def _running(rows: Sequence[Row], width: int | None, glyphs: Glyphs, total: int = 0) -> _Part:
+def _running(rows: Sequence[Row], width: int | None, glyphs: Glyphs, total: int = 0) -> Section:
     """The running jobs, with their GPUs, their ages, and their memory beside their declaration."""
-    if not rows:
-        return _Part()
-    heading = ["", "JOB", "GPU", "FOR", "NOW", "PEAK", "OF", "BUSY", "RUNNING"]
     cells = [
-        [
+        (
             glyphs.running, str(row.no), format_cpus(row.gpu_indices) or "-",
             format_duration(round(row.wall_s)), _most(row, row.now_mib), _most(row, row.peak_mib),
-            _declared(row), _busy(row), f"({one_line(row.note)}) {_what(row)}" if row.note else _what(row),
-        ]
-        for row in rows
+            _declared(row), _busy(row), f"({one_line(row.note)}) {what}" if row.note else what,
+        )
+        for row, what in zip(rows, _whats(rows, width, glyphs), strict=True)
     ]  # fmt: skip
-    fit([heading, *cells], width, glyphs)
-    return _table([heading, *cells], "lrlrrrrrl", width, glyphs, total, map(_running_style, rows))
+    heads = " | JOB> | GPU | FOR> | NOW> | PEAK> | OF> | BUSY> | RUNNING"
+    return _table(heads, cells, width, glyphs, "running", total, [*map(_running_style, rows)])
 
 
-def _pending(board: Board, most: int, width: int | None, glyphs: Glyphs) -> _Part:
+def _pending(board: Board, most: int, width: int | None, glyphs: Glyphs) -> Section:
     """The next ``most`` pending jobs, why they wait, and the number of further ones."""
     rows = board.pending[:most]
-    if not rows:
-        return _Part()
-    heading = ["", "JOB", "NEEDS", "PENDING"]
-    cells = [
-        [glyphs.again if row.attempt > 1 else glyphs.pending, str(row.no), _declared(row), _what(row)]
-        for row in rows
-    ]
-    align = "lrrl"
     has_reasons = any(row.waits_for for row in rows)
-    room = fit([heading, *cells], width, glyphs, of=2 if has_reasons else 1)
-    if has_reasons:
-        align = "lrrll"
-        heading = [*heading[:3], heading[3].ljust(0 if width is None else room), "WAITS FOR"]
-        cells = [[*cell, one_line(row.waits_for)] for cell, row in zip(cells, rows, strict=True)]
-    total = max(board.counts.get("pending", 0), len(board.pending))
-    return _table([heading, *cells], align, width, glyphs, total)
-
-
-def _done(rows: Sequence[Row], width: int | None, glyphs: Glyphs) -> _Part:
-    if not rows:
-        return _Part()
-    marks = {"ok": glyphs.ok, "cancelled": glyphs.cancelled}
-    heading = ["", "JOB", "RESULT", "AFTER", "PEAK", "OF", "", "BUSY", "DONE"]
+    whats = _whats(rows, width, glyphs, of=2 if has_reasons else 1)
     cells = [
-        [
+        (glyphs.again if row.attempt > 1 else glyphs.pending, str(row.no), _declared(row), what)
+        + ((one_line(row.waits_for),) if has_reasons else ())
+        for row, what in zip(rows, whats, strict=True)
+    ]
+    heads = " | JOB> | NEEDS> | PENDING" + " | WAITS FOR" * has_reasons
+    total = max(board.counts.get("pending", 0), len(board.pending))
+    return _table(heads, cells, width, glyphs, "pending", total)
+
+
+def _done(rows: Sequence[Row], width: int | None, glyphs: Glyphs) -> Section:
+    marks = {"ok": glyphs.ok, "cancelled": glyphs.cancelled}
+    cells = [
+        (
             marks.get(row.status, glyphs.bad), str(row.no), _result(row),
             format_duration(round(row.wall_s, 1)), _most(row, row.peak_mib), _declared(row),
-            _deviation(row), _busy(row), _what(row),
-        ]
-        for row in rows
+            _deviation(row), _busy(row), what,
+        )
+        for row, what in zip(rows, _whats(rows, width, glyphs), strict=True)
     ]  # fmt: skip
-    fit([heading, *cells], width, glyphs)
-    return _table([heading, *cells], "lrlrrrrrl", width, glyphs)
+    return _table(" | JOB> | RESULT | AFTER> | PEAK> | OF> | > | BUSY> | DONE", cells, width, glyphs, "done")
 
 
 def _table(
-    rows: Sequence[Sequence[str]], align: str, width: int | None, glyphs: Glyphs, total: int = 0,
-    styles: Iterable[str] = (),
-) -> _Part:  # fmt: skip
-    """A part of the board from rows; the first row is the heading."""
-    head, *texts = aligned(rows, align, width, glyphs)
-    return _Part((Line(head, HEADING),), tuple(map(Line, texts, styles or repeat(""))), total)
+    heads: str, cells: Sequence[Sequence[str]], width: int | None, glyphs: Glyphs, what: str, total: int = 0,
+    styles: Sequence[str] = (),
+) -> Section:  # fmt: skip
+    """A part of the board; an empty one without rows."""
+    if not cells:
+        return Section()
+    head, *lines = columns.table(heads, cells, width, glyphs, least=1)
+    styled = map(Line, (line.text for line in lines), styles or repeat(""))
+    return Section((head,), tuple((line,) for line in styled), what, total)
 
 
 # -- cells --------------------------------------------------------------------------------------------------
@@ -238,9 +214,15 @@ def _running_style(row: Row) -> str:
     return WARNING if over or row.note else ""
 
 
-def _what(row: Row) -> str:
-    command = without_middle(row.command, _COMMAND_MOST)
-    return f"{one_line(row.name, 40)}: {command}" if row.name else command
+def _whats(rows: Sequence[Row], width: int | None, glyphs: Glyphs, of: int = 1) -> list[str]:
+    """The names and commands; the table shortens them if they are its last cells (``of`` 1) in a width."""
+    found = [
+        f"{f'{one_line(row.name, 40)}: ' if row.name else ''}{without_middle(row.command, _COMMAND_MOST)}"
+        for row in rows
+    ]
+    if width is None or of > 1:
+        return told_apart(found, _COMMAND if width is None else max(8, (width - _OTHERS) // of), glyphs)
+    return found
 
 
 def _declared(row: Row) -> str:

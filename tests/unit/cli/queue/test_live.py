@@ -227,10 +227,10 @@ def test_what_does_not_fit_is_counted() -> None:  # E8
     texts = [line.text for line in page(crowd, 79, 23, Glyphs())]
     runs = sum(text.startswith("▶") for text in texts)
     assert runs >= 3
-    assert f"… and {100 - runs} more" in texts
+    assert f"… {100 - runs} more running" in texts
     waits = sum(text.startswith(("·", "↻")) for text in texts)
     assert waits >= 3
-    assert f"… and {1000 - waits} more" in texts
+    assert f"… {1000 - waits} more pending" in texts
 
 
 def test_a_narrow_terminal_shows_the_progress(terminal: Terminal) -> None:

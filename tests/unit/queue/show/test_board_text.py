@@ -67,7 +67,7 @@ def test_the_board_shows_all_that_matters() -> None:  # E8
     assert "\nGPU 0  H100 80GB HBM3  [█████░░░░░]  40.0G of 80G  96%  jobs 13, 14\n" in text
     assert "\n▶   13  0    12m4s  16.6G  17.2G  18G   96%  train-a: python train.py" in text
     assert "\n▶   14  0    12m4s  16.6G  17.2G  18G   96%  (cancelling) py" in text
-    assert "\n·   20    18G  python train.py --seed 20        GPU 0 is held by train\n" in text
+    assert "\n·   20    18G  python train.py --seed 20  GPU 0 is held by train\n" in text
     assert "\n✓    1  ok         12m4s   6.8G  18G  -62%   96%  python" in text
     assert "\n✗    2  exit 3 " in text
     assert "\n✗    3  timeout " in text
@@ -94,7 +94,7 @@ def test_a_retry_has_a_mark_of_its_own() -> None:  # E8, E9
 def test_a_long_queue_is_counted_not_listed() -> None:  # E8
     text = board_text.render(board(), 80)
     assert text.count("\n·") == 20
-    assert "\n… and 980 more\n" in text
+    assert "\n… 980 more pending\n" in text
     ended = tuple(row(no, status="ok") for no in range(1, 51))
     text = board_text.render(board(done=ended, pending=()), 80)
     assert text.count("\n✓") == 20
