@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from slicer.backend import broker_units
+from slicer.backend import feature_units
 from tests.patience import LONGEST_S, until
 from tests.systemd.helpers import systemctl
 
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.systemd, pytest.mark.core]
 
 SOCKET = Path("/run/slicer-broker/socket")
 UNITS = Path(__file__).parents[2] / "units" / "system"
-NAMES = sorted(name.rpartition("/")[2] for name, _, _ in broker_units.table())
+NAMES = sorted(name.rpartition("/")[2] for name, _, _ in feature_units.table("broker"))
 SERVICE, LISTENS = "slicer-broker.service", "slicer-broker.socket"
 MOST_EXPOSED = 2.5
 _DROP_IN = Path(f"/run/systemd/system/{SERVICE}.d/looks.conf")
@@ -108,7 +108,7 @@ def test_the_end_of_a_scope_wakes_it(installed: str) -> None:  # L2
 
 def test_without_its_program_it_is_switched_off_and_keeps_no_job_waiting(installed: str) -> None:  # W23
     """As after `pipx uninstall` without `slicer install --remove` before it."""
-    program = Path(broker_units.program_of())
+    program = Path(feature_units.broker_program())
     gone = program.with_name("moved-away")
     job = ("slicer", "run", "-q", "--profile", "heavy", "--", "true")
     systemctl.output("systemctl", "restart", LISTENS)
@@ -133,7 +133,7 @@ def test_without_its_program_it_is_switched_off_and_keeps_no_job_waiting(install
 
 
 def test_the_moment_of_an_upgrade_does_not_switch_it_off(installed: str) -> None:  # L1
-    program = Path(broker_units.program_of())
+    program = Path(feature_units.broker_program())
     gone = program.with_name("moved-away")
     systemctl.output("systemctl", "start", LISTENS)
     systemctl.output("systemctl", "stop", SERVICE)

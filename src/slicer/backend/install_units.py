@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from slicer.backend import broker_units, closed_shop, feature_units, is_booted, queue_units, slice_limits
+from slicer.backend import closed_shop, feature_units, is_booted, slice_limits
 from slicer.backend.closed_shop import has_unit
 from slicer.backend.unit_files import (
     SYSTEM_UNITS,
@@ -142,25 +142,27 @@ def plan(
     actions: list[Action] = []
     unwanted: list[Action] = []
     table = _table(user=user, user_delegation=user_delegation)
+    programs = {
+        feature_units.BROKER_SOCKET: (feature_units.BROKER, broker),
+        feature_units.BROKER_SERVICE: (feature_units.BROKER, broker),
+        feature_units.QUEUES: (feature_units.PROGRAM, program),
+    }
     if program:
-        table = (*table, *queue_units.table(user=user))
-    for source, place, what in (*table, *(broker_units.table() if broker else ())):
+        table = (*table, *feature_units.queues_table(user=user))
+    for source, place, what in (*table, *(feature_units.table("broker") if broker else ())):
         path = on_host(_FISH_OF_ADMIN) if place == _FISH else os.path.join(top, place)
         action = Action(os.path.join(_SOURCES, source), path, what)
         if not user and _is_packaged(action, place):
             unwanted.append(action)
-        elif broker and os.path.basename(place) in (broker_units.SERVICE, broker_units.SOCKET):
-            actions.append(with_program(action, broker_units.PROGRAM, broker))
-        elif os.path.basename(place) == queue_units.UNIT:
-            actions.append(with_program(action, feature_units.PROGRAM, program))
         else:
-            actions.append(action)
+            packaged, ours = programs.get(os.path.basename(place), ("", ""))
+            actions.append(with_program(action, packaged, ours))
     for each in [] if limits is None else _limits(limits, top, user=user):
         (actions if each.content else unwanted).append(each)
-    enable = queue_units.enable(user=user) if program else ()
+    enable = feature_units.enable_queues(user=user) if program else ()
     if user:
         return InstallPlan(tuple(actions), tuple(unwanted), (*_USER_COMMANDS, *enable), user)
-    commands = (*_SYSTEM_COMMANDS, *enable, *(broker_units.ENABLE if broker else ()))
+    commands = (*_SYSTEM_COMMANDS, *enable, *(feature_units.enable("broker") if broker else ()))
     if _USERS_PLACE in table:
         commands = (*commands, ("systemctl", "enable", "--now", _MOUNT))
     return InstallPlan(tuple(actions), tuple(unwanted), commands, user, settings=on_host(SYSTEM_DIR))
@@ -171,13 +173,13 @@ def going(made: InstallPlan, *, only_broker: bool = False) -> InstallPlan:
 
     What was switched on is switched off before its files are removed.
     """
-    disable = () if only_broker else queue_units.disable(os.environ, user=made.user)
+    disable = () if only_broker else feature_units.disable_queues(os.environ, user=made.user)
     if made.user:
         return replace(made, commands=_USER_COMMANDS, stops=disable)
-    stops = (*disable, *(broker_units.DISABLE if broker_units.is_installed() else ()))
+    stops = (*disable, *(feature_units.disable("broker") if feature_units.is_there("broker") else ()))
     if not only_broker and os.path.lexists(on_host(_MOUNT_ENABLED)):
         stops = (*stops, ("systemctl", "disable", _MOUNT))  # only at the next boot: jobs hold leases there
-    names = {os.path.basename(name) for _, name, _ in broker_units.table()}
+    names = {os.path.basename(name) for _, name, _ in feature_units.table("broker")}
 
     def chosen(actions: tuple[Action, ...]) -> tuple[Action, ...]:
         ours = [action for action in actions if os.path.basename(action.destination) in names]

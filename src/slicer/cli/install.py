@@ -6,7 +6,7 @@ import os
 
 import click
 
-from slicer.backend import broker_units, feature_units, queue_units
+from slicer.backend import feature_units
 from slicer.backend.install_units import InstallPlan, configured, going, plan
 from slicer.cli import complete, install_broker, install_closed, install_feature, install_serve, output, say
 from slicer.cli.install_words import Way, done, tell
@@ -111,13 +111,13 @@ def _settled(place: install_serve.UnitPlace, way: Way, *, user_delegation: bool,
     user = place.is_user
     warnings: tuple[str, ...] = ()
     if way.removing:  # all that may ever have been installed; otherwise a drop-in would be left behind
-        program = "" if user else broker_units.PROGRAM
+        program = "" if user else feature_units.BROKER
         settled = plan(
             user=user, user_delegation=not user, limits={}, broker=program, program=feature_units.PROGRAM
         )
         settled = going(settled, only_broker=broker)
     else:
-        has_broker = broker or (not user and broker_units.is_installed())
+        has_broker = broker or (not user and feature_units.is_there("broker"))
         program = install_broker.program() if has_broker else ""
         settled, warnings = configured(
             environ=os.environ, user=user, user_delegation=user_delegation, broker=program,
@@ -137,7 +137,7 @@ def _for_queues(place: install_serve.UnitPlace) -> str:
     try:
         return install_serve.program(place)
     except SlicerError as error:
-        say.line(f"{queue_units.UNIT} is left out, so detached queues do not go on after a boot: {error}")
+        say.line(f"{feature_units.QUEUES} is left out, so detached queues do not go on after a boot: {error}")
         return ""
 
 

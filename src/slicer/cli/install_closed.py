@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from slicer.backend import broker_units, closed_shop
+from slicer.backend import closed_shop, feature_units
 from slicer.backend.install_units import InstallPlan, closed_plan, refuse_nixos
 from slicer.cli import output, say
 from slicer.cli.install_words import Way, done, tell, together
@@ -69,7 +69,7 @@ def _consequences(settled: InstallPlan) -> list[Line]:
     rows = _locked_out()
     lines += output.rows([("" if place else "locked out:", *row) for place, row in enumerate(rows)])
     lines.append(Line("not closed: other services, such as containers; root decides who may start those"))
-    if not broker_units.is_installed():
+    if not feature_units.is_there("broker"):
         missing = "there is no broker, so only root's jobs will get GPUs; first run: slicer install --broker"
         lines.append(Line(missing))
     return lines

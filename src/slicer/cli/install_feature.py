@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from slicer.backend import broker_units, feature_units
+from slicer.backend import feature_units
 from slicer.backend.feature_units import TEXTFILES
 from slicer.backend.install_units import InstallPlan, feature_plan, refuse_nixos
 from slicer.cli import install_broker
@@ -36,7 +36,7 @@ def act(feature: str, way: Way, *, is_alone: bool) -> int:
     if not way.removing:
         refuse_nixos(f"{feature}.enable = true")
         need_aiohttp("slicer web") if feature == "web" else need_prometheus()  # the unit runs this Python
-        if feature == "web" and not broker_units.is_installed():
+        if feature == "web" and not feature_units.is_there("broker"):
             message = "the board shows what the broker knows, and there is none"
             hint = "slicer install --broker first; slicer web shows your own jobs"
             raise SlicerError(message, where="--web", hint=hint)

@@ -6,7 +6,7 @@ import os
 import pwd
 import sys
 
-from slicer.backend import broker_units, serve_units
+from slicer.backend import feature_units, serve_units
 from slicer.backend.install_units import InstallPlan, data_home, refuse_nixos
 from slicer.backend.serve_units import Units
 from slicer.backend.unit_files import SYSTEM_UNITS, Action, is_plain, state
@@ -181,7 +181,7 @@ def _next(units: Units) -> list[Line]:
         f"{units.name}: listens at {where}; the first request starts it, and it exits when it is idle",
         f"see: slicer status; journalctl {scope}-u {units.service}; slicer serve {units.name} --check",
     ]
-    if units.run_as not in ("", "root") and broker_units.is_installed():
+    if units.run_as not in ("", "root") and feature_units.is_there("broker"):
         lines.append("the broker accepts a service's jobs only if the policy has allow_services = true")
     if units.is_user and not gather_session(os.geteuid()).lingers:
         lines.append("it ends at your last logout, unless you linger: loginctl enable-linger")

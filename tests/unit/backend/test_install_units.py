@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from slicer.backend import broker_units, feature_units, install_units, unit_files
+from slicer.backend import feature_units, install_units, unit_files
 from slicer.backend.install_units import (
     InstallPlan,
     InstallReport,
@@ -65,7 +65,7 @@ def files_below(root: Path) -> set[str]:
 
 
 def test_a_plan_touches_nothing_and_names_everything(tmp_path: Path) -> None:  # K5
-    made = plan(user_delegation=True, broker=broker_units.PROGRAM, program=feature_units.PROGRAM)
+    made = plan(user_delegation=True, broker=feature_units.BROKER, program=feature_units.PROGRAM)
     assert list(tmp_path.iterdir()) == []
     assert all(os.path.isfile(action.source) and action.what for action in made.actions)
     features = [feature_plan(each, feature_units.PROGRAM, removing=False) for each in feature_units.FEATURES]
@@ -294,7 +294,7 @@ def test_the_broker_is_installed_on_request_with_its_own_program(tmp_path: Path)
     report = apply(made)
     assert files_below(tmp_path) - before == OF_THE_BROKER
     service = (tmp_path / "usr/local/lib/systemd/system/slicer-broker.service").read_text()
-    assert broker_units.program_of() == BROKER
+    assert feature_units.broker_program() == BROKER
     assert re.findall(r"^ExecStart=.*$", service, re.MULTILINE) == [f"ExecStart={BROKER}"]
     assert [ran.command[1:] for ran in report.commands][2:4] == [
         ("enable", "--now", "slicer-broker.socket"), ("try-restart", "slicer-broker.service"),

@@ -16,7 +16,7 @@ from contextlib import closing
 import click
 
 from slicer import backend as backends
-from slicer.backend import queue_units
+from slicer.backend import feature_units
 from slicer.backend.manager_calls import UnitExists, start_service
 from slicer.backend.systemd import SystemdBackend
 from slicer.cli import placing, say
@@ -77,7 +77,7 @@ def detach(options: QueueOptions, environ: Mapping[str, str], *, as_json: bool, 
         print(f"detached as {_named(started)}: tail -f {log}, watch cat {board}")
         print(f"{stop}: starts no new jobs and waits for the running ones")
         lingers = manager == "system" or gather_session(os.geteuid()).lingers
-        print(service.after_boot(is_restored=queue_units.is_enabled(manager, environ), lingers=lingers))
+        print(service.after_boot(is_restored=feature_units.resumes_queues(manager, environ), lingers=lingers))
     if started.ends:
         say.line(started.ends)
     return EX_OK

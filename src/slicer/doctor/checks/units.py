@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from slicer.backend import queue_units
+from slicer.backend import feature_units
 from slicer.doctor.facts.host import JournalFacts, SessionFacts
 from slicer.doctor.facts.installed import UnitFacts, UnitFile, WrapFacts
 from slicer.doctor.facts.systemd import SystemdFacts
@@ -56,7 +56,7 @@ def _queues(facts: UnitFacts, session: SessionFacts | None, who: Who) -> Iterato
     named = visible(", ".join(facts.queues))
     if named and not facts.restores:
         mend = "slicer install --user" if who.uid and not who.is_nixos else who.install("", "enable = true")
-        yield finding("queue-not-resumed", f"{queue_units.UNIT} is not enabled: {named}", mend)
+        yield finding("queue-not-resumed", f"{feature_units.QUEUES} is not enabled: {named}", mend)
     elif named and who.uid and session is not None and not session.lingers:
         what = f"{who.user} does not linger, so only at the next login: {named}"
         yield finding("queue-not-resumed", what, who.linger())

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from typing import Any
 
-from slicer.backend import broker_units, feature_units, install_units, queue_units, serve_units
+from slicer.backend import feature_units, install_units, serve_units
 from slicer.backend.feature_units import FEATURES
 from slicer.backend.unit_files import SYSTEM_UNITS, program_in
 from slicer.config import profiles, routes
@@ -60,19 +60,19 @@ def gather_units(environ: Mapping[str, str]) -> UnitFacts:
     there = [path for path in elsewhere if os.path.lexists(path)]
     masks = (*masks, *masks_in(there))
     return UnitFacts(
-        system=_files(environ, broker=broker_units.program_of(), program=_resumer(system_units)),
+        system=_files(environ, broker=feature_units.broker_program(), program=_resumer(system_units)),
         user=_files(environ, user=True, program=_resumer(own_units)),
         packaged=tuple(path for path in there if path not in masks),
         masked=masks,
         lacking=tuple(_lacking(environ)),
         queues=tuple(each.jobs_file for each in queue_files.known(environ, lambda text: None)),
-        restores=queue_units.is_enabled(manager_of(os.geteuid()), environ),
+        restores=feature_units.resumes_queues(manager_of(os.geteuid()), environ),
     )
 
 
 def _resumer(folder: str) -> str:
     """The program of the installed unit that resumes queues; "": it is not installed."""
-    return program_in(f"{folder}/{queue_units.UNIT}", feature_units.PROGRAM)
+    return program_in(f"{folder}/{feature_units.QUEUES}", feature_units.PROGRAM)
 
 
 def _lacking(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
