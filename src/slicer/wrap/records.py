@@ -82,7 +82,7 @@ def _name_of(path: str) -> str:
     return f"{hashlib.sha256(os.fsencode(path)).hexdigest()[:_NAME]}{_END}"
 
 
-class Book:
+class WrapRecords:
     """The records, locked for changes by this process."""
 
     def __init__(self, folder: Directory) -> None:
@@ -105,7 +105,7 @@ class Book:
 
 
 @contextlib.contextmanager
-def opened(environ: Mapping[str, str]) -> Iterator[Book]:
+def opened(environ: Mapping[str, str]) -> Iterator[WrapRecords]:
     """The caller's records, locked; their directory is created if it is missing.
 
     Raises StateError.
@@ -119,7 +119,7 @@ def opened(environ: Mapping[str, str]) -> Iterator[Book]:
         lock = folder.open_lock()
         try:
             _await(lock, f"{path}/lock")
-            yield Book(folder)
+            yield WrapRecords(folder)
         finally:
             os.close(lock)
 

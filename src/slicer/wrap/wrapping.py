@@ -20,7 +20,7 @@ from slicer.state.named_file import hops
 from slicer.wrap import dpkg, judging, look, planning, records, shim
 from slicer.wrap.judging import Sight
 from slicer.wrap.planning import Keep, WrapRequest, shim_mode
-from slicer.wrap.records import Book
+from slicer.wrap.records import WrapRecords
 from slicer.wrap.terms import ABSENT, Diversion, Step, Wrap, WrapError, WrapPlan, WrapRefused, WrapStatus
 
 _DRAFT = ".slicer-wrap-"
@@ -41,7 +41,7 @@ _HINTS = {
 class StepRunner:
     """Takes the steps of a plan in the program's directory."""
 
-    def __init__(self, plan: WrapPlan, folder: Directory, book: Book) -> None:
+    def __init__(self, plan: WrapPlan, folder: Directory, book: WrapRecords) -> None:
         wrap = self._wrap = plan.wrap
         self._steps = plan.steps
         self._folder = folder
