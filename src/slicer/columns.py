@@ -64,6 +64,14 @@ class Section:
         return [*self.head, *(entry[0] for entry in self.entries[:shown]), *rest]
 
 
+def joined(parts: list[list[Line]]) -> list[Line]:
+    """The parts, with empty lines between them."""
+    shown: list[Line] = []
+    for part in parts:
+        shown += [Line(""), *part] if shown else part
+    return shown
+
+
 def shares(wanted: Sequence[int], room: int) -> list[int]:
     """``room`` divided fairly: the largest shares are equal, and no share exceeds what is wanted."""
     found = [min(each, room) for each in wanted]

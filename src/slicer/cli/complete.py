@@ -105,33 +105,19 @@ def _command_start(before: list[str]) -> int:
 
 
 def jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Names and ids of running and waiting jobs."""
-    from slicer.broker.client import standing
-    from slicer.ledger.status import existing_ledger
-
-    with suppress(SlicerError):
-        ledger = existing_ledger(os.environ, lambda _: None)
-        seen, _ = standing.jobs(os.environ, ledger, lambda _: None)
-        words = [word for lease in seen.leases for word in (lease.name, lease.job)]
-        words += [word for ticket in seen.tickets for word in (ticket.name, ticket.job)]
-        if incomplete.startswith("slicer-"):  # a unit's name, as systemctl shows it
-            words += [lease.unit for lease in seen.leases]
-        return harmless(words, incomplete)
-    return []
-
-
-def all_jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Names and ids of the jobs that run, wait or ended lately; for ``slicer stop`` without the last."""
+    """Names, ids and units of jobs that run or wait; where others make sense, of those that ended lately."""
     from slicer.cli.known_jobs import KnownJobs, of_outcome
     from slicer.model import Lease
     from slicer.outcome import history
 
     with suppress(SlicerError):
         found = KnownJobs(lambda _: None).living
-        if ctx.info_name != "stop":
+        if ctx.info_name in ("pause", "resume", "set"):
+            found = [each for each in found if each.entry is not None]
+        elif ctx.info_name != "stop":
             found += [of_outcome(each, None) for each in history.read(history.default_path(), limit=20)]
         words = [word for each in found for word in (each.name, each.job)]
-        if incomplete.startswith("slicer-"):
+        if incomplete.startswith("slicer-"):  # a unit's name, as systemctl shows it
             words += [each.entry.unit for each in found if isinstance(each.entry, Lease)]
         return harmless(dict.fromkeys(words), incomplete)
     return []

@@ -20,6 +20,7 @@ from slicer.cli.usage import waited
 from slicer.columns import Line
 from slicer.errors import UsageError
 from slicer.job.find import UnknownJob
+from slicer.job.words import ENDED_BY
 from slicer.kernel.signals import signal, signal_name
 from slicer.kernel.users import group_name, user_name
 from slicer.ledger.status import existing_ledger
@@ -267,7 +268,7 @@ def details(outcome: Outcome) -> list[Line]:
     if outcome.signal is not None and signal_name(outcome.signal) != ended(outcome):
         code += f", {signal_name(outcome.signal)}"
     if outcome.ended_by:
-        code += f", {_BY[outcome.ended_by]}"
+        code += f", {ENDED_BY[outcome.ended_by]}"
         if outcome.ended_by == "terminal":
             code += f" ({_AT_TERMINAL.get(outcome.signal or 0, 'a key')})"
     return output.rows(
@@ -305,20 +306,6 @@ def details(outcome: Outcome) -> list[Line]:
             *(sharing_rows(outcome.sharing) if outcome.sharing is not None else ()),
         ]
     )
-
-
-_BY = {
-    "slicer stop": "by slicer stop",
-    "slicer cap": "by slicer, because it got past its cap (over_cap)",
-    "slicer idle": "by slicer, because it did not use its GPU (idle_timeout)",
-    "slicer queue": "by its queue",
-    "slicer run": "by a signal to slicer run",
-    "terminal": "from the terminal",
-    "systemd": "from outside (systemctl stop or kill)",
-    "shutdown": "at the machine's shutdown, or the user's last logout",
-    "outside": "from outside, together with its keeper",
-    "caller": "because the call of the wrapped program was killed",
-}
 
 
 _AT_TERMINAL = {

@@ -46,7 +46,7 @@ Exit codes:
     0  shown; with --follow, the job has ended
     2  no such job, or slicer has no log of it""",
 )
-@click.argument("job", shell_complete=complete.all_jobs)
+@click.argument("job", shell_complete=complete.jobs)
 @click.option("-f", "--follow", is_flag=True, help="Show new output until the job ends.")
 @click.option(
     "-n", "--lines", type=click.IntRange(min=0), metavar="N", help="Only the last N lines; all by default."

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from _locale import getencoding  # locale itself imports re, as json does
+from itertools import repeat
 
 from slicer import columns
-from slicer.columns import ASCII, CODES, UNICODE, Column, Glyphs, Line, aligned, clip
+from slicer.columns import ASCII, CODES, UNICODE, Column, Glyphs, Line, Section, aligned, clip
 from slicer.record import as_dict
 from slicer.text import visible
 
@@ -37,6 +38,15 @@ def glyphs(stream: TextIO | None = None) -> Glyphs:
 def table(heads: str | Sequence[Column], cells: Iterable[Sequence[str]], *, least: int = 0) -> list[Line]:
     """:func:`slicer.columns.table` for stdout."""
     return columns.table(heads, cells, width(), glyphs(), least=least)
+
+
+def section(
+    heads: str, cells: Iterable[Sequence[str]], what: str, below: Iterable[tuple[Line, ...]] = repeat(()), *,
+    least: int = 0,
+) -> Section:  # fmt: skip
+    """:func:`table` as a section. ``below``: what stands below each row."""
+    head, *lines = table(heads, cells, least=least)
+    return Section((head,), tuple((line, *more) for line, more in zip(lines, below, strict=False)), what)
 
 
 def rows(cells: Iterable[Sequence[str]]) -> list[Line]:

@@ -6,7 +6,7 @@ import os
 
 from slicer.cli import doctor, output, say
 from slicer.cli.queue import rows
-from slicer.columns import HEADING, WARNING, Line
+from slicer.columns import HEADING, WARNING, Line, joined
 from slicer.doctor import looks
 
 TYPE_CHECKING = False
@@ -28,7 +28,7 @@ _CALLS = (
 def show() -> None:
     """Print the overview. A look that hangs is left out after some seconds."""
     found = looks.take({"status": _status, "doctor": _glance}, _DEADLINE_S, meanwhile=_load)
-    from slicer.cli.status_text import joined, sections
+    from slicer.cli.status_text import sections
 
     status, parts = None, []
     if found["status"].facts is not None:

@@ -81,7 +81,7 @@ def command(
         output.show_json({"reservations": [row_json(each) for each in found]})
     elif found:
         numbers = {state.gpu.uuid: state.gpu.index for state in read(os.environ, say.line).gpus}
-        output.show(reservations(found, numbers, time.time()))
+        output.show(reservations(found, numbers, time.time()).lines)
     else:
         output.show([Line("No reservations.")])
     if told and not as_json:

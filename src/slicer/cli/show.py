@@ -43,7 +43,7 @@ Examples:
 
 The form of --json is in docs/json.md.""",
 )
-@click.argument("job", shell_complete=complete.all_jobs)
+@click.argument("job", shell_complete=complete.jobs)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(job: str, as_json: bool) -> None:
     """Show all that is known about a job, whether it waits, runs or has ended.

@@ -10,7 +10,7 @@ from slicer.cli import output
 from slicer.cli.queue import rows as queue_rows
 from slicer.cli.status_rows import details, rows, whole_seconds
 from slicer.cli.status_tables import Frame, parts, table
-from slicer.columns import ASCII, FAINT, UNICODE, WARNING, Line, Section
+from slicer.columns import ASCII, FAINT, UNICODE, WARNING, Line, Section, joined
 from slicer.kernel.users import user_name
 from slicer.model import CPU, GroupStanding, Reservation, UserStanding
 from slicer.quantity import format_duration, short_mib
@@ -19,7 +19,7 @@ from slicer.text import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from slicer.cli.status_rows import Row
     from slicer.cli.status_tables import Part
@@ -35,14 +35,6 @@ def lines(
     status: LedgerStatus, servers: tuple[ServerStanding, ...] = (), queues: tuple[RunningQueue, ...] = ()
 ) -> list[Line]:
     return joined([section.lines for section in sections(status, servers, queues)])
-
-
-def joined(parts: list[list[Line]]) -> list[Line]:
-    """The parts, with empty lines between them."""
-    shown: list[Line] = []
-    for part in parts:
-        shown += [Line(""), *part] if shown else part
-    return shown
 
 
 def sections(
@@ -82,18 +74,16 @@ def beside(
     found = []
     if status.reservations:
         numbers = {state.gpu.uuid: state.gpu.index for state in status.gpus}
-        head, *rows = reservations(status.reservations, numbers, time.time())
-        found.append(Section((head,), tuple((row,) for row in rows), "reservations"))
+        found.append(reservations(status.reservations, numbers, time.time()))
     if queues:
-        head, entries = queue_rows.table(queues, time.time())
-        found.append(Section((head,), tuple(entries), "queues"))
+        found.append(queue_rows.section(queues, time.time()))
     if servers:
         found.append(servers_section(servers, time.time()))
     return [*found, _slots(status)] if len(status.slots) > 1 else found
 
 
-def reservations(found: Sequence[Reservation], numbers: Mapping[str, int], now: float) -> list[Line]:
-    """A heading and one line a reservation. ``numbers``: of the GPUs, by UUID."""
+def reservations(found: Sequence[Reservation], numbers: Mapping[str, int], now: float) -> Section:
+    """One line a reservation. ``numbers``: of the GPUs, by UUID."""
     rows = [
         (
             each.id, user_name(each.uid), ", ".join(str(numbers.get(uuid, uuid)) for uuid in each.gpus),
@@ -102,7 +92,7 @@ def reservations(found: Sequence[Reservation], numbers: Mapping[str, int], now: 
         )
         for each in found
     ]  # fmt: skip
-    return output.table("RESERVED | FOR USER | GPUS | FROM | UNTIL | LENGTH>", rows)
+    return output.section("RESERVED | FOR USER | GPUS | FROM | UNTIL | LENGTH>", rows, "reservations")
 
 
 def people(status: LedgerStatus) -> list[Section]:
@@ -147,18 +137,14 @@ def _users(users: tuple[UserStanding, ...]) -> Section:
         (user_name(one.uid), *_held_and_most(one), str(one.waiting), f"{one.share:.2f}", f"{one.due:.2f}")
         for one in users
     ]
-    return _plain("USER<16 | GPUS> | GPU MEMORY> | CPU SLOTS> | WAITING> | SHARE> | DUE>", rows, "users")
+    heads = "USER<16 | GPUS> | GPU MEMORY> | CPU SLOTS> | WAITING> | SHARE> | DUE>"
+    return output.section(heads, rows, "users")
 
 
 def _groups(groups: tuple[GroupStanding, ...]) -> Section:
     """The holdings and caps of a group's members together."""
     rows = [(visible(each.name), *_held_and_most(each)) for each in groups]
-    return _plain("GROUP<16 | GPUS> | GPU MEMORY> | CPU SLOTS>", rows, "groups")
-
-
-def _plain(heads: str, rows: Iterable[tuple[str, ...]], what: str) -> Section:
-    head, *found = output.table(heads, rows)
-    return Section((head,), tuple((row,) for row in found), what)
+    return output.section("GROUP<16 | GPUS> | GPU MEMORY> | CPU SLOTS>", rows, "groups")
 
 
 def _held_and_most(each: UserStanding | GroupStanding) -> tuple[str, str, str]:

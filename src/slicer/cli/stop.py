@@ -57,7 +57,7 @@ Exit codes:
   124  a job did not end within 2 minutes
   125  a job could not be stopped, because systemd refused""",
 )
-@click.argument("jobs", metavar="[JOB]...", nargs=-1, shell_complete=complete.all_jobs)
+@click.argument("jobs", metavar="[JOB]...", nargs=-1, shell_complete=complete.jobs)
 @click.option("--mine", is_flag=True, help="All jobs of this user that run or wait, and all queues.")
 @click.option("--signal", "said_signal", metavar="SIGNAL", help="The signal for the command, as in USR1.")
 @click.option("--grace", "said_grace", metavar="DURATION", help="The time for the command, as in 10m.")

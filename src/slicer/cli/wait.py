@@ -33,7 +33,7 @@ Exit codes:
   125  a job was killed together with slicer, and nobody saw how it ended
   143  a line of a jobs file was cancelled or removed before it began""",
 )
-@click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=complete.all_jobs)
+@click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=complete.jobs)
 @click.option("--any", "is_any", is_flag=True, help="Wait only for the first job that ends.")
 @click.option("--timeout", metavar="DURATION", help="Wait no longer than this (15m, 2h).")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")

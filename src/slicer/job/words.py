@@ -16,15 +16,17 @@ if TYPE_CHECKING:
 
     from slicer.model import Busy, Lease, Outcome, Ticket
 
-_ENDED_BY = {
-    "slicer stop": " by slicer stop",
-    "slicer cap": " by slicer: it got past its cap",
-    "slicer idle": " by slicer: it did not use its GPU",
-    "slicer queue": " by its queue",
-    "systemd": " from outside: systemctl",
-    "shutdown": " at the shutdown, or the last logout",
-    "outside": " from outside, with its keeper",
-    "caller": " with its call, which was killed",
+ENDED_BY = {
+    "slicer stop": "by slicer stop",
+    "slicer cap": "by slicer, because it got past its cap (over_cap)",
+    "slicer idle": "by slicer, because it did not use its GPU (idle_timeout)",
+    "slicer queue": "by its queue",
+    "slicer run": "by a signal to slicer run",
+    "terminal": "from the terminal",
+    "systemd": "from outside (systemctl stop or kill)",
+    "shutdown": "at the machine's shutdown, or the user's last logout",
+    "outside": "from outside, together with its keeper",
+    "caller": "because the call of the wrapped program was killed",
 }
 _REASONS = {
     "oom-kill": "out of memory",
@@ -184,7 +186,7 @@ def finished(outcome: Outcome, indices: tuple[int, ...]) -> str:
 
     ``indices`` are those of the outcome's GPUs; () unknown.
     """
-    why = why_ended(outcome) + _ENDED_BY.get(outcome.ended_by, "")
+    why = " ".join(filter(None, (why_ended(outcome), ENDED_BY.get(outcome.ended_by))))
     text = f"finished with exit {outcome.exit_code}{f' ({why})' if why else ''}"
     text += f" after {format_duration(outcome.wall_s)}"
     if outcome.gpus:

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from slicer.cli.queue.rows import queue_json, running, table
+from slicer.cli.queue.rows import queue_json, running, section
 from slicer.cli.status_json import status_json, without_clocks
 from slicer.cli.status_text import lines
 from slicer.columns import WARNING
@@ -29,7 +29,7 @@ def test_a_queue_is_one_line_of_the_status() -> None:
 
 # W10
 def test_what_keeps_a_queue_from_going_on_stands_below_it() -> None:
-    _, (entry,) = table((replace(BUSY, warning="no room\x1b[2J"),), 10.0)
+    (entry,) = section((replace(BUSY, warning="no room\x1b[2J"),), 10.0).entries
     assert [line.style for line in entry] == ["", WARNING]
 
 
@@ -50,9 +50,9 @@ def test_it_fits_into_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     unit = "slicer-queue-01234567.service"
     long = replace(BUSY, file="/a/" + "f" * 200, log_dir="/b/" + "l" * 200, unit=unit)
-    head, entries = table((long, BUSY), 1e9)
-    assert max(len(line.text) for line in (head, *entries[0], *entries[1])) <= 80
-    assert "FAILED" in head.text
+    shown = section((long, BUSY), 1e9).lines
+    assert max(len(line.text) for line in shown) <= 80
+    assert "FAILED" in shown[0].text
 
 
 def test_without_a_ledger_there_are_none(tmp_path: object) -> None:

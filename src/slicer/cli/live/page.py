@@ -6,8 +6,7 @@ from slicer.cli.live.panels import panel, panel_room
 from slicer.cli.live.view import Content, View, place_of, rows
 from slicer.cli.status_rows import Row, details
 from slicer.cli.status_tables import Frame, Part, parts, table
-from slicer.cli.status_text import joined
-from slicer.columns import CHOSEN, FAINT, HEADING, WARNING, Glyphs, Line, cell_count, clip, shares
+from slicer.columns import CHOSEN, FAINT, HEADING, WARNING, Glyphs, Line, cell_count, clip, joined, shares
 from slicer.text import visible
 
 _HINTS = "q quit  ? help  / filter  k stop  p pause  l log  m more"

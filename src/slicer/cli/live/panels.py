@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from slicer.cli.status_text import joined
-from slicer.columns import HEADING, Line, Section
+from slicer.columns import HEADING, Line, Section, joined
 
 _HELP = """\
 Up Down        choose a row: a GPU, a job or a waiting job

@@ -8,8 +8,8 @@ import time
 import click
 
 from slicer.cli import output, say
-from slicer.cli.queue.rows import ended_json, ended_table, queue_json, table
-from slicer.columns import Line
+from slicer.cli.queue.rows import ended_json, ended_table, queue_json, section
+from slicer.columns import Line, joined
 from slicer.errors import StateError
 from slicer.queue.control import client
 from slicer.queue.state import recent
@@ -34,12 +34,7 @@ def command(as_json: bool) -> None:
         data = {"queues": list(map(queue_json, running)), "silent": silent}
         output.show_json({**data, "ended": list(map(ended_json, ended))})
         return
-    lines: list[Line] = []
-    if running:
-        head, entries = table(running, time.time())
-        lines = [head, *(line for entry in entries for line in entry)]
-    elif not silent:
-        lines = [Line("No queues are running. slicer queue FILE starts one; see slicer queue --help.")]
-    if ended:
-        lines += [*([Line("")] if lines else []), *ended_table(ended, time.time())]
-    output.show(lines)
+    parts: list[list[Line]] = [section(running, time.time()).lines] if running else []
+    if not (running or silent):
+        parts = [[Line("No queues are running. slicer queue FILE starts one; see slicer queue --help.")]]
+    output.show(joined([*parts, *([ended_table(ended, time.time())] if ended else [])]))

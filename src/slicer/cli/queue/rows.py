@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from slicer.cli import output
-from slicer.columns import WARNING, Line
+from slicer.columns import WARNING, Line, Section
 from slicer.quantity import format_duration, format_estimate
 from slicer.text import quote
 
@@ -37,8 +37,8 @@ def running(directory: str) -> tuple[RunningQueue, ...]:
     return client.standings(directory)
 
 
-def table(queues: Sequence[RunningQueue], now_s: float) -> tuple[Line, list[tuple[Line, ...]]]:
-    """The heading, and the lines of each queue. ``now_s`` is the wall clock's."""
+def section(queues: Sequence[RunningQueue], now_s: float) -> Section:
+    """The queues that run. ``now_s`` is the wall clock's."""
     rows = [
         (
             _shown(queue.file), *map(str, _counted(queue.counts)),
@@ -48,9 +48,8 @@ def table(queues: Sequence[RunningQueue], now_s: float) -> tuple[Line, list[tupl
         )
         for queue in queues
     ]  # fmt: skip
-    head, *found = output.table(_HEADS, rows, least=_LEAST)
     warnings = [(Line(f"  {queue.warning}", WARNING),) if queue.warning else () for queue in queues]
-    return head, [(line, *below) for line, below in zip(found, warnings, strict=True)]
+    return output.section(_HEADS, rows, "queues", warnings, least=_LEAST)
 
 
 def queue_json(queue: RunningQueue) -> dict[str, Any]:
