@@ -37,6 +37,7 @@ class Cli:
         self.root = root
         self.state = root / "state"
         self.started: list[subprocess.Popen[str]] = []
+        self._others = set(proc.pids())
         self.history = root / "host" / "var" / "lib" / "slicer" / "history.db"  # root's, and here a user's
         self.environ = {
             "PATH": os.environ["PATH"], "HOME": str(root), "LANG": "C.UTF-8", "TZ": "UTC",
@@ -110,8 +111,9 @@ class Cli:
     def processes(self) -> list[int]:
         """What lives of this test's jobs, however it was started: its environment tells."""
         mark = f"SLICER_STATE_DIR={self.state}".encode()
-        pids = map(int, filter(str.isdigit, os.listdir("/proc")))
-        return [pid for pid in pids if mark in proc.environment(pid).split(b"\0")]
+        pids = set(proc.pids())
+        self._others &= pids  # the number of one that has ended may be given to one of ours
+        return [pid for pid in pids - self._others if mark in proc.environment(pid).split(b"\0")]
 
     def left(self) -> list[int]:
         """What lives on of this test's jobs. Who was killed and left behind may take a moment to be gone."""
