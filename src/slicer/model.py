@@ -65,7 +65,6 @@ class Gpu:
     uuid: str
     name: str
     memory_mib: int
-    pci_bus_id: str
     minor: int  # the N of /dev/nvidiaN
 
 

@@ -320,7 +320,6 @@ def _changed(outcome: Outcome) -> str:
 
 
 def _vram(outcome: Outcome) -> str:
-    """The declared memory, and the peak on each GPU."""
     if not outcome.gpus:
         return "-"
     declared = "not declared"

@@ -40,7 +40,6 @@ def show(
 
 
 def table(rows: Sequence[Sum], by: str, indices: dict[str, int]) -> list[Line]:
-    """One line a sum."""
     used = hours([each.gpu_s for each in rows]), hours([each.cpu_s for each in rows])
     cells = [
         (

@@ -142,7 +142,6 @@ def _for_queues(place: install_serve.UnitPlace) -> str:
 
 
 def _next(*, user: bool, user_delegation: bool, broker: bool) -> list[Line]:
-    """The steps that the user still has to take."""
     if user:
         return [Line('next: new shells complete; zsh needs eval "$(slicer completion zsh)" in ~/.zshrc')]
     lines = ["next: users who are logged in run `systemctl --user daemon-reload` once, or log in again"]

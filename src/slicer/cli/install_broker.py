@@ -57,7 +57,6 @@ def _found(package: str, name: str) -> str:
 
 
 def next_lines() -> list[Line]:
-    """The next steps of the administrator after the installation."""
     return [
         Line("broker: on; all users' jobs go through it from now on (slicer status shows them)"),
         Line("running jobs stay in their users' own ledgers, which the broker does not know"),

@@ -60,7 +60,6 @@ def with_closed(settled: InstallPlan) -> InstallPlan:
 
 
 def _consequences(settled: InstallPlan) -> list[Line]:
-    """The consequences of a closed shop on this machine."""
     units = [os.path.basename(os.path.dirname(action.destination))[:-2] for action in settled.actions]
     rest = [unit for unit in units if unit != closed_shop.SLICE]
     what = f"login sessions and users' own services ({closed_shop.SLICE})"

@@ -63,7 +63,6 @@ def list_like(example: str) -> Callable[[Entry, str], tuple[str, ...]]:
 
 
 def choice(entry: Entry, label: str, words: tuple[Word, ...]) -> Word:
-    """One of some words."""
     for word in words:
         if entry[0] == word:
             return word
@@ -98,7 +97,6 @@ def kinds(entry: Entry, label: str) -> tuple[ProbeKind, ...]:
 
 
 def probe_command(entry: Entry, label: str) -> tuple[str, ...]:
-    """A program and its arguments."""
     example = '["my-probe", "{}"]'
     if isinstance(entry[0], str):
         hint = f'a list, without a shell: write {example}, or ["sh", "-c", "…", "sh", "{{}}"]'

@@ -95,7 +95,6 @@ def parsed(entry: Entry, label: str, parse: Callable[..., int], written: str, **
 
 
 def flag(entry: Entry, label: str) -> bool:
-    """True or false."""
     value = entry[0]
     if not isinstance(value, bool):
         raise refuse(entry, label, f"expected true or false, not {value!r:.40}")
@@ -126,7 +125,6 @@ def number(entry: Entry, label: str, expected: str, most: float) -> float:
 
 
 def slot_name(entry: Entry, label: str) -> str:
-    """The name of a slot."""
     name = text(entry, label)
     if not is_slot_name(name):
         allowed = f"up to {SLOT_CHARS} letters, digits, . _ and -, not beginning with . or -"
@@ -188,7 +186,6 @@ def fraction(entry: Entry, label: str) -> float:
 
 
 def choice(entry: Entry, label: str, words: tuple[Word, ...], hint: str = "") -> Word:
-    """One of some words."""
     for word in words:
         if entry[0] == word:
             return word

@@ -296,7 +296,6 @@ class Nvml:
             uuid=self._uuid(index, handle),
             name=_text(nvml.nvmlDeviceGetName(handle)),
             memory_mib=0 if memory is None else int(memory.total) // _MIB,
-            pci_bus_id=_text(nvml.nvmlDeviceGetPciInfo(handle).busId),
             minor=_UNKNOWN_MINOR if minor is None else int(minor),
         )
         if memory is None:

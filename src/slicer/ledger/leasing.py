@@ -178,7 +178,7 @@ def _numbered(outer: tuple[Lease, ...]) -> tuple[Gpu, ...]:
     found = indices(outer)
     if any(uuid not in found for lease in outer for uuid in lease.gpus):
         return ()
-    return tuple(Gpu(index, uuid, "", 0, "", -1) for uuid, index in found.items())
+    return tuple(Gpu(index, uuid, "", 0, -1) for uuid, index in found.items())
 
 
 def indices(leases: tuple[Lease, ...]) -> dict[str, int]:

@@ -98,7 +98,6 @@ class Display:
             self._is_unwritten = True
 
     def board(self) -> Board:
-        """The queue's current state."""
         began = time.monotonic()
         pending = self._dispatch.pending
         states = self._register.states

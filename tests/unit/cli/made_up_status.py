@@ -18,9 +18,9 @@ POLICY = Policy(reserve_after_s=300.0)
 H100 = "NVIDIA H100 80GB HBM3"
 A, B, C = "GPU-aaaa", "GPU-bbbb", "GPU-cccc"
 GPUS = (
-    Gpu(0, A, H100, 81559, "00000000:01:00.0", 0),
-    Gpu(1, B, H100, 81559, "00000000:02:00.0", 1),
-    Gpu(2, C, H100, 81559, "00000000:03:00.0", 2),
+    Gpu(0, A, H100, 81559, 0),
+    Gpu(1, B, H100, 81559, 1),
+    Gpu(2, C, H100, 81559, 2),
 )
 TRAIN = made_up.lease(
     "3f2a9c01b7de", name="train", command="python train.py --epochs 90", pid=4211, keeper=4212, uid=0,

@@ -39,7 +39,7 @@ def run(cli: Cli, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[
     """``slicer report`` in this process, in the box's directory, with two GPUs."""
     monkeypatch.setattr(os, "environ", {**cli.environ, "SLICER_BROKER": "off"})
     read = standing.read
-    gpus = [SimpleNamespace(gpu=Gpu(number, f"GPU-{number}", "card", 24576, "", number)) for number in (0, 1)]
+    gpus = [SimpleNamespace(gpu=Gpu(number, f"GPU-{number}", "card", 24576, number)) for number in (0, 1)]
     monkeypatch.setattr(standing, "read", lambda *options: replace(read(*options), gpus=gpus))
     monkeypatch.setattr(accounts, "PATH", str(cli.root / "usage.db"))
     monkeypatch.chdir(cli.root)

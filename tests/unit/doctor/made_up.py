@@ -35,7 +35,7 @@ CONFIGURATION = ConfigurationFacts(
     ),
 )  # fmt: skip
 GPU = GpuDetails(
-    index=0, uuid="GPU-0", name="NVIDIA H100", memory_mib=81559, pci_bus_id="00000000:01:00.0", minor=0,
+    index=0, uuid="GPU-0", name="NVIDIA H100", memory_mib=81559, minor=0,
     compute_mode="default", has_display=False, is_mig=False,
 )  # fmt: skip
 DEVICES = DeviceFacts(

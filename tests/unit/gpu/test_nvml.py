@@ -72,7 +72,6 @@ def test_gpus_are_listed_with_what_slicer_needs(fake_nvml: FakeNvml) -> None:  #
                 "uuid": "GPU-" + "-".join(str(i) * n for n in (8, 4, 4, 4, 12)),
                 "name": "NVIDIA H100 80GB HBM3",
                 "memory_mib": 81559,
-                "pci_bus_id": f"00000000:0{i + 1}:00.0",
                 "minor": i,
             }
             for i in range(2)

@@ -28,7 +28,7 @@ class MadeUpGpus:
         self.is_open = True
 
     def list(self) -> tuple[Any, ...]:
-        return tuple(Gpu(number, uuid, "", TOTAL, "", number) for number, uuid in enumerate((G0, G1)))
+        return tuple(Gpu(number, uuid, "", TOTAL, number) for number, uuid in enumerate((G0, G1)))
 
     def notes(self) -> tuple[str, ...]:
         return ()

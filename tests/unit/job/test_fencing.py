@@ -35,7 +35,7 @@ def observer(monkeypatch: pytest.MonkeyPatch) -> GpuObserver:
     monkeypatch.setattr(bpf, "can_filter_devices", lambda: True)
     monkeypatch.setattr(bpf, "filters_devices", lambda directory: True)
     made = GpuObserver()
-    made.gpus = tuple(Gpu(n, f"GPU-{name}", "", 1, "", 2 - n) for n, name in enumerate("abc"))
+    made.gpus = tuple(Gpu(n, f"GPU-{name}", "", 1, 2 - n) for n, name in enumerate("abc"))
     monkeypatch.setattr(made, "open", lambda: None)
     return made
 

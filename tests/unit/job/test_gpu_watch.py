@@ -40,7 +40,7 @@ class Driver:
         return self
 
     def list(self) -> tuple[Gpu, ...]:
-        return (Gpu(0, G1, "N", 80_000, "1", 0), Gpu(1, G0, "N", 80_000, "2", 1))
+        return (Gpu(0, G1, "N", 80_000, 0), Gpu(1, G0, "N", 80_000, 1))
 
     def notes(self) -> tuple[str, ...]:
         return ()

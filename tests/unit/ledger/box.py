@@ -32,7 +32,7 @@ class UnusedGpus(GpuObserver):
     def __init__(self, gpus: tuple[str, ...]) -> None:
         super().__init__(None)
         self._uuids = gpus
-        self.gpus = tuple(Gpu(i, uuid, "Test GPU", 81920, "", i) for i, uuid in enumerate(gpus))
+        self.gpus = tuple(Gpu(i, uuid, "Test GPU", 81920, i) for i, uuid in enumerate(gpus))
 
     def open(self) -> None:
         """There is no driver."""

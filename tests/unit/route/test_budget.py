@@ -30,7 +30,7 @@ WHISPER = """
 
 
 def gpus(*sizes_gib: int) -> tuple[Gpu, ...]:
-    return tuple(Gpu(i, f"GPU-{i}", "L4", size << 10, "", i) for i, size in enumerate(sizes_gib))
+    return tuple(Gpu(i, f"GPU-{i}", "L4", size << 10, i) for i, size in enumerate(sizes_gib))
 
 
 def sheet(text: str, *sizes_gib: int, memory_gib: int = 64, known: bool = True) -> Worksheet:

@@ -47,7 +47,7 @@ class BrokerGpus:
     def list(self) -> Found:
         """The GPUs, without their buses and nodes."""
         now = self._first.now
-        return tuple(Gpu(each.index, each.uuid, each.name, each.memory_mib, "", -1) for each in now)
+        return tuple(Gpu(each.index, each.uuid, each.name, each.memory_mib, -1) for each in now)
 
     def snapshot(self, only: Collection[str] = ()) -> GpuSnapshot:
         seen = self._look()

@@ -60,7 +60,6 @@ def answer(question: GetInfo | GetInterfaceDescription) -> bytes:
 
 
 def description() -> str:
-    """The interface io.slicer.Broker."""
     parts = [
         f"# One ledger of GPUs and slots for all users of a machine. Version {messages.VERSION}.\n"
         f"# Sizes are MiB, times seconds on CLOCK_BOOTTIME.\ninterface {messages.INTERFACE}"

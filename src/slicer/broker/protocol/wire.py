@@ -163,7 +163,6 @@ def encode_call(message: Any, more: bool = False) -> bytes:
 
 
 def encode_reply(message: Any, continues: bool = False) -> bytes:
-    """A reply as a frame."""
     kind = type(message)
     reply: dict[str, Any] = {
         "parameters": {kind.__name__.lower(): message} if kind in _ALTERNATIVES else message

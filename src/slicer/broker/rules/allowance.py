@@ -123,7 +123,6 @@ class Allowance:
         return found
 
     def binds(self, whose: Whose, uid: int) -> bool:
-        """Whether the user's holdings count."""
         kind, number = whose
         return uid == number if kind == "user" else _is_member(uid, number, self._gids)
 

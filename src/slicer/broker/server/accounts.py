@@ -42,8 +42,6 @@ _BUSY_TIMEOUT_S = 0.2  # there should be no other writer
 
 @record
 class EndedLease:
-    """A lease that has ended, for the accounts."""
-
     lease: Lease  # with its command
     gid: int  # the group to which it is booked: rules.policy.account_of
     ended_s: float  # CLOCK_BOOTTIME

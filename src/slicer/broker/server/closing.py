@@ -41,7 +41,6 @@ class Closer:
 
     @property
     def is_busy(self) -> bool:
-        """Whether some connection is not closed yet."""
         return any(child.is_busy for child in self._children.values())
 
     def close(self, sock: socket.socket, uid: int) -> None:

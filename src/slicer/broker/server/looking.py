@@ -25,8 +25,6 @@ class _Reading:
 
 
 class Looking:
-    """Reads the driver for all callers."""
-
     def __init__(self, leases: Leases, decider: Decider) -> None:
         self._leases = leases
         self._decider = decider

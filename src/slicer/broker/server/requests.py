@@ -67,7 +67,6 @@ _NAMES |= {UsageError: "Infeasible", BackendError: "Broken"}
 
 
 def error_frame(error: SlicerError) -> bytes:
-    """The frame that reports an error to a caller."""
     kinds = (kind for kind in type(error).__mro__ if kind in _NAMES)
     name = error.name if isinstance(error, Refusal) else next(map(_NAMES.__getitem__, kinds), "Broken")
     if isinstance(error, BusyError):  # its hint is for who is told by this process

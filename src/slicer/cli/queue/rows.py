@@ -53,7 +53,6 @@ def section(queues: Sequence[RunningQueue], now_s: float) -> Section:
 
 
 def queue_json(queue: RunningQueue) -> dict[str, Any]:
-    """A queue for scripts."""
     return {
         **output.picked(queue, "file log_dir pid unit? state counts"),
         **_sums(queue.counts),

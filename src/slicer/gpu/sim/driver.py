@@ -109,7 +109,6 @@ def simulated_gpus(sizes: tuple[int, ...]) -> tuple[Gpu, ...]:
             uuid=f"SIM-{index:08d}-0000-0000-0000-000000000000",
             name=f"Simulated GPU ({_name_of(mib)})",
             memory_mib=mib,
-            pci_bus_id=f"00000000:{index + 1:02X}:00.0",
             minor=-1,
         )
         for index, mib in enumerate(sizes)

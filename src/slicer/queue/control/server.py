@@ -31,8 +31,6 @@ Answer = Callable[[dict[str, Any]], dict[str, object] | None]  # to a question; 
 
 
 class _Client:
-    """A connected process."""
-
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.watches = False

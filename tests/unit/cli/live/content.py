@@ -20,7 +20,7 @@ PAGES = Path(__file__).with_name("pages")
 ROOT, ALICE, BOB = 0, 54321, 54322  # the last two have no names
 UUIDS = tuple(f"GPU-{letter * 4}" for letter in "abcdefgh")
 GPUS = tuple(
-    Gpu(i, uuid, "NVIDIA H100 80GB HBM3", 81559, f"00000000:0{i}:00.0", i) for i, uuid in enumerate(UUIDS)
+    Gpu(i, uuid, "NVIDIA H100 80GB HBM3", 81559, i) for i, uuid in enumerate(UUIDS)
 )
 
 
