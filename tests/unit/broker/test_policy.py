@@ -400,7 +400,7 @@ def test_the_standing_of_a_group_adds_up_its_members() -> None:  # L3
 def test_shares_are_by_decayed_use_and_dues_by_weight() -> None:  # L3
     policy = SitePolicy(Caps(), {}, {}, {}, {BOB: 3.0}, half_life_s=100.0)
     held = (lease("a" * 12, gpus=("GPU-a",), since_s=0.0), lease("b" * 12, uid=7, cpu_slots=1))
-    shares = shares_of(policy, {}, {}, held, {}, {BOB}, 100.0)
+    shares = shares_of(policy, {}, {}, [(each, float(len(each.gpus))) for each in held], {BOB}, 100.0)
     assert shares.share(ALICE) == 1.0
     assert (shares.due(ALICE), shares.due(BOB), shares.due(7)) == (0.25, 0.75, 0.0)
     assert 72.0 < shares.used[ALICE] < 72.2  # 100 GPU-seconds, of which the first count half already

@@ -235,7 +235,8 @@ def test_whoever_used_most_is_served_all_the_same(
                 lasts_s[f"{made:012x}"] = lasts + made % 3  # so that they do not all end at once
                 arrived_s = now_s + made / 1e6
                 waiting.append(made_up.ticket(f"{made:012x}", uid=uid, **fields, arrived_s=arrived_s))
-        shares = shares_of(policy, gids, past, leases, {}, {each.uid for each in waiting}, now_s)
+        held = [(each, float(len(each.gpus))) for each in leases]
+        shares = shares_of(policy, gids, past, held, {each.uid for each in waiting}, now_s)
         queue = ordered(waiting, shares, policy.patience_s, now_s)
         grants = decide(queue, devices, tuple(leases), SETTINGS, now_s, Allowance(policy, gids)).grants
         if "b" * 12 in grants:

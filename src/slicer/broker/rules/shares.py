@@ -86,22 +86,20 @@ def held(rate: float, begin_s: float, end_s: float, now_s: float, half_life_s: f
 
 
 def shares_of(
-    policy: SitePolicy, gids: Mapping[int, Sequence[int]], past: Mapping[int, Past], leases: Iterable[Lease],
-    rates: Mapping[str, float], waiting: Iterable[int], now_s: float,
+    policy: SitePolicy, gids: Mapping[int, Sequence[int]], past: Mapping[int, Past],
+    leases: Iterable[tuple[Lease, float]], waiting: Iterable[int], now_s: float,
 ) -> Shares:  # fmt: skip
     """The shares at one moment.
 
-    ``rates``: the :func:`gpu_rate` of each lease's job when it was granted (without an entry: its number of
-    GPUs). ``waiting``: the uids of requests for GPUs in the queue.
+    ``leases``: each with its :func:`gpu_rate`. ``waiting``: the uids of requests for GPUs in the queue.
     """
     half_life_s = policy.half_life_s
     used = {uid: decayed(each.gpu_s, now_s - each.at_s, half_life_s) for uid, each in past.items()}
     granted_s = {uid: each.granted_s for uid, each in past.items()}
     active = set(waiting)
-    for lease in leases:
+    for lease, rate in leases:
         if lease.gpus:
             active.add(lease.uid)
-            rate = rates.get(lease.job, float(len(lease.gpus)))
             now_used = held(rate, lease.since_s, now_s, now_s, half_life_s)
             used[lease.uid] = used.get(lease.uid, 0.0) + now_used
             granted_s[lease.uid] = max(lease.since_s, granted_s.get(lease.uid, NEVER))

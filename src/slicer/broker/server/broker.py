@@ -65,7 +65,6 @@ class Broker:
         self._leases.load()
         for holding in self._leases.holdings.values():
             self._policy_state.groups(holding.lease.uid, holding.claim.gids)
-            self._policy_state.granted(holding)
         limits_asked = LimitsAsked(self._leases, self._policy_state, self._decider, host())
         self._overtime = Overtime(self._leases, self._policy_state, self._loop, log)
         self._idleness = Idleness(

@@ -35,8 +35,7 @@ class Overtime:
 
     def expect(self, holding: Holding) -> None:
         """Schedule the end of a lease that was granted."""
-        ends = map(self._policy_state.hold_until_s, (holding, *self._leases.around(holding)))
-        end_s = min((each for each in ends if each is not None), default=None)
+        end_s = self._policy_state.first_end_s(self._leases.with_outer(holding))
         if end_s is not None and not holding.claim.held:
             holding.limit = self._loop.when(end_s, lambda: self._end(holding))
 

@@ -53,7 +53,7 @@ class Decider:
         now_s, leases = proc.now_s(), self._leases.listed
         present = [each for each in self._leases.waiters.values() if each.connection is not None]
         tickets = [*(each.ticket for each in present), *((extra,) if extra else ())]
-        shares = self._policy_state.shares(leases, tickets, now_s)
+        shares = self._policy_state.shares(self._leases.holdings.values(), tickets, now_s)
         own_priorities = {
             each.ticket.job: each.asked.priority for each in present
             if each.asked is not None and each.asked.priority > each.ticket.priority

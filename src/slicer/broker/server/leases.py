@@ -16,6 +16,7 @@ from slicer.broker.server.lease_files import Claim, LeaseFiles
 from slicer.broker.server.loop import CgroupWatch, Due, Loop, ProcessWatch, watch_cgroup
 from slicer.broker.server.requests import Refusal
 from slicer.kernel import cgroup, proc
+from slicer.ledger.nesting import is_in_scope
 from slicer.model import Busy, Lease, Ticket, Usage
 from slicer.record import replace
 
@@ -26,6 +27,7 @@ class Holding:
         self.claim = claim
         self.told: Finished | None = None  # the client's report
         self.usage: Usage | None = None  # its cgroup's figures at that time
+        self.rate = claim.rate  # more once its job was seen to use more than it declared
         self.process: ProcessWatch | None = None
         self.scope: CgroupWatch | None = None
         self.is_starting = False  # systemd is starting its scope
@@ -236,11 +238,8 @@ class Leases:
 
     def inside_of(self, pid: int, uid: int) -> tuple[Lease, ...]:
         """The user's leases in whose scopes a process runs, outermost first."""
-        here = f"{cgroup.of(pid)}/"
-        found = [
-            lease for lease in self.listed
-            if lease.uid == uid and lease.cgroup and here.startswith(f"{lease.cgroup}/")
-        ]  # fmt: skip
+        here = cgroup.of(pid)
+        found = (lease for lease in self.listed if lease.uid == uid and is_in_scope(here, lease))
         return tuple(sorted(found, key=lambda lease: lease.since_s))
 
     def check_inside(self, jobs: tuple[str, ...], uid: int) -> None:
@@ -260,9 +259,9 @@ class Leases:
         """The holdings that keep this one."""
         return [each for each in self.holdings.values() if holding.lease.job in each.claim.inside]
 
-    def around(self, holding: Holding) -> list[Holding]:
-        """The holdings that last as long as this one, because it was started from within their scopes."""
-        found: dict[str, Holding] = {}
+    def with_outer(self, holding: Holding) -> list[Holding]:
+        """The holding, and those that last as long, because it was started from within their scopes."""
+        found = {holding.lease.job: holding}
         left = list(holding.claim.inside)
         while left:
             job = left.pop()

@@ -63,11 +63,8 @@ class LimitsAsked:
 
     def _left_s(self, holding: Holding) -> float | None:
         """How long the job may go on, also by the limits of its outer jobs. None: there is no limit."""
-        ends = [
-            end_s for each in (holding, *self._leases.around(holding))
-            if (end_s := self._policy_state.hold_until_s(each)) is not None
-        ]  # fmt: skip
-        return max(_LEAST_S, min(ends) - proc.now_s()) if ends else None
+        end_s = self._policy_state.first_end_s(self._leases.with_outer(holding))
+        return None if end_s is None else max(_LEAST_S, end_s - proc.now_s())
 
     def changes(self, asked: Set, uid: int) -> tuple[Property, ...]:
         """A user's changes to a running scope. Raises RefusedError."""
@@ -106,8 +103,7 @@ class LimitsAsked:
 
     def _gpus(self, holding: Holding) -> set[str]:
         """Its GPUs, and those of its outer jobs."""
-        all_of_them = (holding, *self._leases.around(holding))
-        return {uuid for each in all_of_them for uuid in each.lease.gpus}
+        return {uuid for each in self._leases.with_outer(holding) for uuid in each.lease.gpus}
 
     def driver_cap(self, holding: Holding, is_asked: bool) -> str:
         """Ask the driver to cap the scope's GPU memory. Returns why it does not; "": it does."""

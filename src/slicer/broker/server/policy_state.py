@@ -64,7 +64,6 @@ class PolicyState:
         self.accounts = Accounts(lambda: self.policy.half_life_s, directory=accounts, warn=warn)
         self.reservations = Reservations(accounts, warn)
         self._gids: dict[int, tuple[int, ...]] = {}  # of all users that hold or wait
-        self._rates: dict[str, float] = {}  # of leases, by job
         self._asked: dict[int, float] = {}  # when each user asked for its usage last; monotonic
 
     @property
@@ -120,14 +119,14 @@ class PolicyState:
         found = self.configuration.profile(asked.profile)
         return min(asked.priority, max(0, found.priority) if found is not None else 0)
 
-    def hold_until_s(self, holding: Holding) -> float | None:
-        """When the policy ends a lease (CLOCK_BOOTTIME); None: never."""
-        lease = holding.lease
-        if not lease.gpus and not lease.slots:
-            return None
-        gids = self.groups(lease.uid, holding.claim.gids)
-        most_s = policy.caps_of(self.policy, lease.uid, gids).max_hold_s
-        return None if most_s is None else lease.since_s + most_s
+    def first_end_s(self, holdings: Iterable[Holding]) -> float | None:
+        """When the policy ends the first of these leases (CLOCK_BOOTTIME); None: never."""
+        ends_s = []
+        for lease, gids in ((each.lease, each.claim.gids) for each in holdings):
+            rule = policy.rule_of(self.policy, lease.uid, self.groups(lease.uid, gids), "max_hold_s")
+            if rule is not None and (lease.gpus or lease.slots):
+                ends_s.append(lease.since_s + rule.value)
+        return min(ends_s, default=None)
 
     def idle_limits(self, uid: int, gids: Sequence[int]) -> tuple[float | None, float | None]:
         """The idle times after which a user's job is warned, and ended; None: never."""
@@ -152,12 +151,11 @@ class PolicyState:
         ends_at = min((each.until_at for each in self.reservations.now()), default=None)
         return None if ends_at is None else max(0.0, ends_at - time.time())
 
-    def shares(self, leases: Iterable[Lease], tickets: Iterable[Ticket], now_s: float) -> Shares:
+    def shares(self, holdings: Iterable[Holding], tickets: Iterable[Ticket], now_s: float) -> Shares:
         """Each user's usage, and the share that is due to it."""
         waiting = (ticket.uid for ticket in tickets if ticket.gpus)
-        return shares.shares_of(
-            self.policy, self._gids, self.accounts.past(), leases, self._rates, waiting, now_s
-        )
+        held = [(each.lease, each.rate) for each in holdings]
+        return shares.shares_of(self.policy, self._gids, self.accounts.past(), held, waiting, now_s)
 
     @property
     def placement(self) -> Policy:
@@ -213,11 +211,6 @@ class PolicyState:
         sizes = allowance.sizes_of(devices)
         return shares.gpu_rate(gpus, vram_mib, sizes), allowance.held_vram(gpus, vram_mib, sizes)
 
-    def granted(self, holding: Holding) -> None:
-        """Note a lease that was granted, or found at the start."""
-        if holding.lease.gpus:
-            self._rates[holding.lease.job] = holding.claim.rate
-
     def seen(self, holdings: Iterable[Holding], devices: Iterable[Device]) -> None:
         """Note the use of jobs that share a GPU: it counts if it exceeds their declaration."""
         used = [each.used_by for each in devices]
@@ -226,7 +219,7 @@ class PolicyState:
             if lease.gpus and lease.vram_mib is not None:
                 peak_mib = max((each.get(lease.job, 0) for each in used), default=0)
                 rate = shares.used_rate(holding.claim.rate, lease.vram_mib, peak_mib, len(lease.gpus))
-                self._rates[lease.job] = max(rate, self._rates.get(lease.job, 0.0))
+                holding.rate = max(rate, holding.rate)
 
     def ended(self, holding: Holding) -> None:
         """Count a lease that has ended, and add it with the next write of the accounts."""
@@ -236,7 +229,7 @@ class PolicyState:
         self.accounts.note(
             EndedLease(
                 lease=lease, gid=self._account_of(holding), ended_s=proc.now_s(), waited_s=claim.waited_s,
-                rate=max(told_rate, self._rates.pop(lease.job, 0.0)), vram_mib=claim.vram_mib,
+                rate=max(told_rate, holding.rate), vram_mib=claim.vram_mib,
                 finished=holding.told, usage=holding.usage,
             )
         )

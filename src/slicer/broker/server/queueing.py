@@ -249,7 +249,6 @@ class Queueing:
         holding = self._leases.add(lease, claim, process)
         waiter.process = None  # ownership was passed on
         self._leases.leave(waiter)
-        self._policy_state.granted(holding)
         self._overtime.expect(holding)
         self._log(f"<6>uid {lease.uid}: {lease.job} has {_words(lease)} (pid {lease.pid})")
         connection.send(holding.granted())
