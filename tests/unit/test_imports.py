@@ -88,6 +88,30 @@ def box(tmp_path: Path) -> Box:
     return Box(tmp_path)
 
 
+# What an import leaves in the way of a package that is not installed.
+WITHOUT = """\
+import sys
+sys.modules.update(dict.fromkeys(
+    f"slicer.{each}" for each in ("queue.engine.slurm", "report", "route", "serve", "web", "wrap")
+))
+from slicer.__main__ import main
+main()
+"""
+
+
+def test_the_core_does_its_work_without_the_features(box: Box) -> None:  # design: seams
+    def slicer(*words: str) -> str:
+        line = [sys.executable, "-c", WITHOUT, *words]
+        return subprocess.run(line, env=box.env, check=True, capture_output=True, text=True).stdout
+
+    run = ("run", "--backend", "plain", "--profile", "heavy", "--name", "alone")
+    assert slicer(*run, "echo", "done") == "done\n"
+    assert "alone" in slicer("history")
+    assert "alone" in slicer("show", "alone")
+    assert '"servers": []' in slicer("status", "--json")
+    assert slicer("stop", "--help").startswith("Usage: slicer stop")
+
+
 # K8, design: speed. No timing: the list of modules is what keeps it quick.
 @pytest.mark.parametrize("options", [(), ("--profile", "heavy"), ("-q", "-n", "x", "--timeout", "1h")])
 def test_the_hot_path_of_a_plain_job_imports_what_it_needs(box: Box, options: tuple[str, ...]) -> None:
