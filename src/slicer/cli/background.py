@@ -140,7 +140,6 @@ def _detach(
 
 
 def _show(text: str) -> None:
-    """What the job's process says, as it said it."""
     say.line(text.removeprefix(say.PREFIX).rstrip("\n"))
 
 
@@ -208,7 +207,6 @@ class _Noted(say.Messages):
         self._files = None
 
     def run(self, to_its_end: ToItsEnd, told: Told) -> int:
-        """From the first file to the last; the exit code."""
         outcomes: list[Outcome] = []
 
         def act() -> int:
@@ -259,7 +257,6 @@ class _Noted(say.Messages):
             until_moment(self._begins_at, mask)
 
     def _end(self, code: int, *, has_run: bool) -> None:
-        """Note how it ended."""
         try:
             if self._files is not None:
                 self._files.write(replace(self._file, exit_code=code, why="" if has_run else self._last))

@@ -176,7 +176,6 @@ def _is_wanted(setting: Setting) -> bool:
 
 
 def _place(plan: Plan, backend: Backend, spec: ScopeSpec) -> tuple[str, str]:
-    """The backend and the unit, as text."""
     if backend.name == "inner":
         outer = plan.outer.leases[-1]
         unit = f"{outer.unit or 'none'} (of the job around it, {outer.job})"

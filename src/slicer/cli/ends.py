@@ -212,7 +212,6 @@ class AwaitedLine:
 
 
 def attempt(known: KnownJob, line: QueuedLine) -> Awaited:
-    """The line's last attempt alone."""
     return Awaited(replace(known, job=line.job, line=None))
 
 

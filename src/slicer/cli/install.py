@@ -9,7 +9,7 @@ import click
 from slicer.backend import feature_units
 from slicer.backend.install_units import InstallPlan, configured, going, plan
 from slicer.cli import complete, install_broker, install_closed, install_feature, install_serve, output, say
-from slicer.cli.install_words import Way, done, tell
+from slicer.cli.install_words import Way, carry_out
 from slicer.columns import Line
 from slicer.config import files
 from slicer.errors import EX_OK, SlicerError, UsageError
@@ -96,14 +96,15 @@ def command(
 
 def _change(place: install_serve.UnitPlace, way: Way, *, user_delegation: bool, broker: bool) -> int:
     """Install or remove everything but a closed shop; returns the exit code."""
-    report = done(_settled(place, way, user_delegation=user_delegation, broker=broker), way)
-    if report is None:
-        return EX_OK
-    if way.removing:
-        after = _left(user=place.is_user, only_broker=broker)
-    else:
-        after = _next(user=place.is_user, user_delegation=user_delegation, broker=broker)
-    return tell(report, after, way, user=place.is_user)
+    user = place.is_user
+
+    def after() -> list[Line]:
+        if way.removing:
+            return _left(user=user, only_broker=broker)
+        return _next(user=user, user_delegation=user_delegation, broker=broker)
+
+    settled = _settled(place, way, user_delegation=user_delegation, broker=broker)
+    return carry_out(settled, way, after, user=user)
 
 
 def _settled(place: install_serve.UnitPlace, way: Way, *, user_delegation: bool, broker: bool) -> InstallPlan:

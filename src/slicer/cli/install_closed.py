@@ -8,9 +8,9 @@ import sys
 import click
 
 from slicer.backend import closed_shop, feature_units
-from slicer.backend.install_units import InstallPlan, closed_plan, refuse_nixos
+from slicer.backend.install_units import InstallPlan, closed_plan, refuse_nixos, states
 from slicer.cli import output, say
-from slicer.cli.install_words import Way, done, tell, together
+from slicer.cli.install_words import Way, carry_out, together
 from slicer.columns import Line
 from slicer.errors import EX_OK, EX_SLICER, UsageError
 from slicer.text import counted, visible
@@ -43,11 +43,8 @@ def open_again(way: Way) -> int:
 
 def _carried_out(settled: InstallPlan, way: Way, last: str) -> int:
     """Carry out the plan and report it, with ``last`` if nothing was skipped. Returns the exit code."""
-    report = done(settled, way)
-    if report is None:
-        return EX_OK
-    is_whole = all(each.status != "edited" for each in report.files)
-    code = tell(report, [Line(last)] if is_whole else [], way, user=False)
+    is_whole = way.force or way.dry_run or all(state != "edited" for _, state in states(settled))
+    code = carry_out(settled, way, lambda: [Line(last)] if is_whole else [], user=False)
     if is_whole:
         return code
     say.line(f"the shop may still be {'closed' if way.removing else 'open'}")

@@ -8,11 +8,11 @@ from slicer.backend import feature_units
 from slicer.backend.feature_units import TEXTFILES
 from slicer.backend.install_units import InstallPlan, feature_plan, refuse_nixos
 from slicer.cli import install_broker
-from slicer.cli.install_words import Way, done, tell, together
+from slicer.cli.install_words import Way, carry_out, together
 from slicer.cli.metrics import need_prometheus
 from slicer.cli.serve_look import need_aiohttp
 from slicer.columns import Line
-from slicer.errors import EX_OK, SlicerError, UsageError
+from slicer.errors import SlicerError, UsageError
 from slicer.kernel import on_host
 
 _NEXT: dict[str, tuple[str, ...]] = {
@@ -40,13 +40,10 @@ def act(feature: str, way: Way, *, is_alone: bool) -> int:
             message = "the board shows what the broker knows, and there is none"
             hint = "slicer install --broker first; slicer web shows your own jobs"
             raise SlicerError(message, where="--web", hint=hint)
-    report = done(_plan(feature, way.removing), way)
-    if report is None:
-        return EX_OK
-    told = () if any(ran.exit_code for ran in report.commands) else _NEXT[feature]
-    if feature == "metrics" and not os.path.isdir(on_host(TEXTFILES)):
+    told = () if way.removing else _NEXT[feature]
+    if told and feature == "metrics" and not os.path.isdir(on_host(TEXTFILES)):
         told += (f"{TEXTFILES} does not exist yet: apt install prometheus-node-exporter",)
-    return tell(report, () if way.removing else tuple(map(Line, told)), way, user=False)
+    return carry_out(_plan(feature, way.removing), way, lambda: [*map(Line, told)], user=False)
 
 
 def with_features(settled: InstallPlan, *, removing: bool) -> InstallPlan:

@@ -11,14 +11,14 @@ from slicer.backend.install_units import InstallPlan, data_home, refuse_nixos
 from slicer.backend.serve_units import Units
 from slicer.backend.unit_files import SYSTEM_UNITS, Action, is_plain, state
 from slicer.cli import common, install_broker, say
-from slicer.cli.install_words import Way, done, tell, together
+from slicer.cli.install_words import Way, carry_out, together
 from slicer.cli.serve_look import beside, need_aiohttp
 from slicer.columns import Line
 from slicer.config import files
 from slicer.config import serve as configured
 from slicer.config.serve import Server
 from slicer.doctor.facts.host import gather_session
-from slicer.errors import EX_OK, SlicerError, UsageError
+from slicer.errors import SlicerError, UsageError
 from slicer.kernel import is_elsewhere, on_host
 from slicer.record import record
 from slicer.text import quote
@@ -47,12 +47,10 @@ def act(place: UnitPlace, name: str | None, run_as: str | None, way: Way, *, is_
         raise UsageError("only valid for a system service", where="--as", hint="add --serve NAME")
     if not is_alone:
         raise UsageError("cannot be combined", where="--serve", hint="call slicer install twice")
-    units = None if way.removing else _wanted(place, name, run_as)
-    report = done(_plan(place, (units,)) if units else _taken_away(place, name), way)
-    if report is None:
-        return EX_OK
-    is_told = units is not None and not any(ran.exit_code for ran in report.commands)
-    return tell(report, _next(units) if units and is_told else (), way, user=place.is_user)
+    if way.removing:
+        return carry_out(_taken_away(place, name), way, list, user=place.is_user)
+    units = _wanted(place, name, run_as)
+    return carry_out(_plan(place, (units,)), way, lambda: _next(units), user=place.is_user)
 
 
 def _wanted(place: UnitPlace, name: str, run_as: str | None) -> Units:
@@ -70,7 +68,6 @@ def _wanted(place: UnitPlace, name: str, run_as: str | None) -> Units:
 
 
 def _taken_away(place: UnitPlace, name: str) -> InstallPlan:
-    """The plan to stop and remove a server's units."""
     there = serve_units.there(place.folder)
     if name not in there:
         hint = f"installed: {', '.join(there)}" if there else "none is installed"
@@ -89,7 +86,6 @@ def with_servers(settled: InstallPlan, place: UnitPlace, *, removing: bool = Fal
 
 
 def _is_of_another(place: UnitPlace, name: str) -> bool:
-    """Whether the service starts another slicer that exists."""
     program = serve_units.program_of(place.folder, name)
     if is_elsewhere() or program == _own_path() or not os.access(program, os.X_OK):
         return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from slicer.backend.install_units import InstallPlan, InstallReport, apply, remove, states, unmade_settings
 from slicer.backend.unit_files import State
@@ -36,12 +36,14 @@ def together(one: InstallPlan, other: InstallPlan) -> InstallPlan:
     )
 
 
-def done(settled: InstallPlan, way: Way) -> InstallReport | None:
-    """Carry out the plan. A dry run describes it, and returns None."""
+def carry_out(settled: InstallPlan, way: Way, after: Callable[[], Sequence[Line]], *, user: bool) -> int:
+    """Carry out the plan, or describe it; returns the exit code. ``after``: what is next, if all is done."""
     if way.dry_run:
         output.show(_intended(settled, way), cuts=False)
-        return None
-    return remove(settled, force=way.force) if way.removing else apply(settled, force=way.force)
+        return EX_OK
+    report = remove(settled, force=way.force) if way.removing else apply(settled, force=way.force)
+    has_failed = any(ran.exit_code for ran in report.commands)
+    return _tell(report, () if has_failed else after(), way, user=user)
 
 
 def _intended(settled: InstallPlan, way: Way) -> list[Line]:
@@ -81,7 +83,7 @@ def _folded(rows: Sequence[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
     return list(found.values())
 
 
-def tell(report: InstallReport, after: Sequence[Line], way: Way, *, user: bool) -> int:
+def _tell(report: InstallReport, after: Sequence[Line], way: Way, *, user: bool) -> int:
     """Report what was done, what comes next, and what was skipped. Returns the exit code."""
     rows = [(done.status, done.action.destination, done.action.what) for done in report.files]
     rows += [("created", path, _SETTINGS) for path in report.made]

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 
+from slicer.broker.client.standing import read
 from slicer.cli import doctor, output, say
 from slicer.cli.queue import rows
+from slicer.cli.status_text import sections
 from slicer.columns import HEADING, WARNING, Line, joined
 from slicer.doctor import looks
+from slicer.doctor.glance import glance
+from slicer.state import standings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,10 +31,8 @@ _CALLS = (
 
 def show() -> None:
     """Print the overview. A look that hangs is left out after some seconds."""
-    found = looks.take({"status": _status, "doctor": _glance}, _DEADLINE_S, meanwhile=_load)
-    from slicer.cli.status_text import sections
-
-    status, parts = None, []
+    duties = {"status": _status, "doctor": lambda: glance(os.environ, os.geteuid())}
+    found, parts, status = looks.take(duties, _DEADLINE_S), [], None
     if found["status"].facts is not None:
         status, servers, queues, warnings = found["status"].facts
         for warning in warnings:
@@ -45,26 +47,9 @@ def show() -> None:
 
 
 def _status() -> tuple[LedgerStatus, tuple[ServerStanding, ...], tuple[RunningQueue, ...], list[str]]:
-    from slicer.broker.client.standing import read
-    from slicer.state import standings
-
     warnings: list[str] = []
     status, servers = read(os.environ, warnings.append), standings.read(os.environ, warnings.append)
     return status, servers, rows.running(status.directory), warnings
-
-
-def _glance() -> DoctorReport:
-    from slicer.doctor.glance import glance
-
-    return glance(os.environ, os.geteuid())
-
-
-def _load() -> None:
-    """Import the modules for the rest while the children look."""
-    from slicer.cli import status_text
-    from slicer.ledger import status
-
-    del status_text, status
 
 
 def warned(report: DoctorReport | None) -> list[Line]:

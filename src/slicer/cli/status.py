@@ -20,7 +20,6 @@ def _seconds(_: click.Context, __: click.Parameter, value: float | None) -> floa
 
 
 def _interval(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The option --interval."""
     kind = click.FloatRange(0.1, _LONGEST_S)
     return click.option(
         "--interval", "interval_s", metavar="SECONDS", type=kind, callback=_seconds, help=text

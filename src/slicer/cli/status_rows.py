@@ -193,7 +193,6 @@ def starts_text(ticket: Ticket, status: LedgerStatus) -> str:
 
 
 def why_text(row: Row, status: LedgerStatus) -> str:
-    """Why it waits."""
     if not isinstance(row.entry, Ticket):
         return f"begins {row.begins}"
     priority = f"priority {row.entry.priority:+d}, " if row.entry.priority else ""

@@ -163,7 +163,7 @@ def _gpu_cells(state: GpuState, frame: Frame) -> tuple[str, ...]:
     drawn = bar(state, 8 if frame.is_whole else 10 * (frame.size + 1), frame.mark)
     return (
         str(state.gpu.index), f"{drawn}  {name}" if is_wide and not frame.is_whole else drawn,
-        f"{format_mib(device.used_mib if device else None)}/{size}",
+        f"{format_mib(device.used_mib if device else None):>5}/{size}",
         format_mib(state.reserved_mib if device else None), format_mib(state.free_mib),
         "-" if load.utilisation is None else f"{load.utilisation}%",
         "-" if load.temperature_c is None else f"{load.temperature_c}C",

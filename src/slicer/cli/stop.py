@@ -215,7 +215,6 @@ def _tell_files(files: list[KnownJob]) -> None:
 
 
 def _cancel(line: QueuedLine) -> Done:
-    """Cancel a line of a jobs file that has not begun."""
     if not stop_line(os.environ, line):
         hint = "if it is on simulated GPUs, set SLICER_SIM as for its queue"
         raise UnknownJob(f"{line.label} has begun, and is not a job of this ledger", hint=hint)
@@ -223,7 +222,6 @@ def _cancel(line: QueuedLine) -> Done:
 
 
 def _manner(said_signal: str | None, said_grace: str | None) -> Manner:
-    """Raises UsageError."""
     signo = 0 if said_signal is None else meant(parse_signal, said_signal, "--signal")
     grace_s = None
     if said_grace is not None:

@@ -95,15 +95,8 @@ def look(duty: Callable[[], object]) -> LookResult:
         return LookResult(None, f"{type(error).__name__}: {error}")
 
 
-def take(
-    duties: Mapping[str, Callable[[], object]],
-    deadline_s: float,
-    meanwhile: Callable[[], object] | None = None,
-) -> dict[str, LookResult]:
-    """Make all looks, and wait at most ``deadline_s`` seconds for them.
-
-    ``meanwhile`` is called once while they run.
-    """
+def take(duties: Mapping[str, Callable[[], object]], deadline_s: float) -> dict[str, LookResult]:
+    """Make all looks, and wait at most ``deadline_s`` seconds for them."""
     end_s = time.monotonic() + deadline_s
     children: dict[str, _LookChild] = {}
     found: dict[str, LookResult] = {}
@@ -113,8 +106,6 @@ def take(
                 children[name] = _LookChild(duty)
             except OSError as error:  # no process or no descriptor is available
                 found[name] = LookResult(None, f"no process for it: {error.strerror}")
-        if meanwhile is not None:
-            meanwhile()
         waiting = dict(children)
         while waiting and (left_s := end_s - time.monotonic()) > 0:
             _read_ready(waiting, left_s)

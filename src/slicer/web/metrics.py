@@ -68,7 +68,6 @@ def text(status: LedgerStatus, totals: Iterable[Total], *, is_open: bool = False
 
 
 def live(status: LedgerStatus) -> Iterator[Metric]:
-    """What holds now."""
     build = InfoMetricFamily("slicer_build", "The version of slicer.", labels=())
     build.add_metric((), {"version": __version__})
     gpus = InfoMetricFamily("slicer_gpu", "The GPUs.", labels=_GPU)

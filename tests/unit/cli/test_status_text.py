@@ -226,7 +226,7 @@ def test_how_busy_warm_and_hungry_a_gpu_is_in_use() -> None:  # W7
 def test_gpus_that_cannot_be_looked_at_are_listed_all_the_same() -> None:
     status = made((TRAIN,), (EVAL,), None)
     shown = text(status)
-    assert "\n1    -/79.6G         -     -     -     -      -  H100 80GB HBM3\n" in shown
+    assert "\n1        -/79.6G         -     -     -     -      -  H100 80GB HBM3\n" in shown
     assert "the GPUs cannot be examined" in shown
     gpu = status_json(status)["gpus"]["all"][0]
     assert (gpu["used_mib"], gpu["reserved_mib"], gpu["free_mib"], gpu["idle"]) == (None,) * 4

@@ -61,9 +61,3 @@ def test_a_look_prints_nothing(capfd: object) -> None:
 
     assert looks.take({"talks": talk}, 60.0)["talks"].facts == "said"
     assert capfd.readouterr() == ("", "")  # type: ignore[attr-defined]
-
-
-def test_what_is_done_meanwhile_is_done_once() -> None:
-    done: list[int] = []
-    looks.take({"one": lambda: 1}, 60.0, meanwhile=lambda: done.append(1))
-    assert done == [1]

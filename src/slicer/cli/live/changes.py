@@ -32,11 +32,9 @@ class ChangeWaiter:
         self._began_s = self._soonest_s = self._latest_s = time.monotonic()
 
     def begin(self) -> None:
-        """The status is being read."""
         self._began_s = time.monotonic()
 
     def end(self) -> None:
-        """It has been read."""
         ended_s = time.monotonic()
         self._soonest_s = ended_s + max(_SOONEST_S, (ended_s - self._began_s) * (1 / _LOOKING_SHARE - 1))
         self._latest_s = ended_s + self._interval_s

@@ -44,7 +44,6 @@ _STATUS_LEVELS: dict[Status, Level] = {"ok": "good", "cancelled": "info"}
 
 
 def level(event: Event) -> Level:
-    """The event's importance."""
     if event.kind == "finished" and event.job is not None:
         found = _STATUS_LEVELS.get(event.job.status, "bad")
         return "warning" if found == "good" and event.job.leftovers else found
