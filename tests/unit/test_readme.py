@@ -26,8 +26,10 @@ pytest_plugins = ["tests.unit.program"]
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 _FILES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md"))
-PAGES = {path.name: path.read_text() for path in _FILES}
+DESIGN = {f"dev/{path.name}": path.read_text() for path in ROOT.glob("docs/dev/*.md")}
+PAGES = {**{path.name: path.read_text() for path in _FILES}, **DESIGN}
 
 
 def block(page: str, language: str) -> str:
@@ -43,6 +45,11 @@ def anchor(heading: str) -> str:
 
 def test_readme_is_short() -> None:
     assert len(README.splitlines()) <= 200
+
+
+def test_contributing_is_short_and_leads_to_every_page_of_the_design() -> None:
+    assert len(CONTRIBUTING.splitlines()) <= 130
+    assert [name for name in DESIGN if f"(docs/{name})" not in CONTRIBUTING] == []
 
 
 @pytest.mark.parametrize("name", PAGES)
