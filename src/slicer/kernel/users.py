@@ -15,7 +15,7 @@ from slicer.kernel.signals import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 _FILES = {"user": "/etc/passwd", "group": "/etc/group"}
 _FIELDS = {"user": 7, "group": 4}
@@ -80,7 +80,8 @@ def _entry(kind: str, number: int) -> list[str]:
     found, until = _known.get((kind, number), ([], 0.0))
     if time.monotonic() < until:
         return found
-    found = _in_file(kind, str(number))
+    there = entries(_FILES[kind], kind, f":{number}:")
+    found = next((each for each in there if each[2] == str(number)), [])
     if found:
         _known[kind, number] = found, time.monotonic() + _FILE_S
     if found or time.monotonic() < _quiet_until:
@@ -98,14 +99,15 @@ def _entry(kind: str, number: int) -> list[str]:
     return found
 
 
-def _in_file(kind: str, number: str) -> list[str]:
+def entries(path: str, kind: str, having: str = "") -> Iterator[list[str]]:
+    """The entries, which have a text in them, of a file as /etc/passwd or /etc/group; none if unreadable."""
     try:
-        with open(_FILES[kind], encoding="utf-8", errors="surrogateescape") as file:
+        with open(path, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
             lines = file.read(_MOST_BYTES).split("\n")
     except OSError:
-        return []
-    entries = (line.split(":") for line in lines if f":{number}:" in line)
-    return next((each for each in entries if len(each) == _FIELDS[kind] and each[2] == number), [])
+        return iter(())
+    found = (line.split(":") for line in lines if having in line)
+    return (each for each in found if len(each) == _FIELDS[kind] and each[0])
 
 
 def _answer(fd: int, kind: str, number: int) -> None:

@@ -13,10 +13,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from slicer.kernel.open_files import file_id
-from slicer.kernel.users import asked, user_name
+from slicer.kernel.users import asked, entries, user_name
 from slicer.record import record
 
-_MAX_BYTES = 1 << 23
 _MAX_NUMBER = 2**32 - 2
 _DEADLINE_S = 2.0
 
@@ -78,32 +77,19 @@ def _read(passwd: str, group: str) -> _Tables:
     gids: dict[str, int] = {}
     own_gid: dict[int, int] = {}
     members: dict[str, list[int]] = {}
-    for fields in _lines(passwd, 7):
+    for fields in entries(passwd, "user"):  # if it cannot be read, the sockets' groups remain
         uid, gid = _number(fields[2]), _number(fields[3])
         if uid is not None and gid is not None:
             names.setdefault(uid, fields[0])
             uids.setdefault(fields[0], uid)
             own_gid.setdefault(uid, gid)
-    for fields in _lines(group, 4):
+    for fields in entries(group, "group"):
         gid = _number(fields[2])
         if gid is not None:
             gids.setdefault(fields[0], gid)
             for member in filter(None, fields[3].split(",")):
                 members.setdefault(member, []).append(gid)
     return _Tables(names, uids, gids, own_gid, {name: tuple(found) for name, found in members.items()})
-
-
-def _lines(path: str, fields: int) -> Iterator[list[str]]:
-    """The entries of a file; none if it cannot be read: then the sockets' groups remain."""
-    try:
-        with open(path, "rb") as file:
-            text = file.read(_MAX_BYTES).decode("utf-8", "surrogateescape")
-    except OSError:
-        return
-    for line in text.split("\n"):
-        parts = line.split(":")
-        if len(parts) == fields and parts[0]:
-            yield parts
 
 
 def _number(text: str) -> int | None:
