@@ -16,7 +16,7 @@ from slicer.errors import LedgerGone
 from slicer.kernel.proc import now_s
 from slicer.ledger.files import control_name
 from slicer.record import record
-from slicer.state.directory import failed
+from slicer.state.directory import failing
 from slicer.state.statefile import SECONDS_MAX, is_digits
 
 TYPE_CHECKING = False
@@ -71,14 +71,12 @@ def add(directory: StateDir, job: str, kind: Kind, text: str = "") -> None:
     Call it only while the lease certainly exists. Otherwise the file would never be removed.
     """
     name = control_name(job)
-    try:
+    with failing(f"{directory.path}/{name}", "cannot be written"):
         fd = directory.base.open_file(name, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
             os.write(fd, encode(ControlAct(now_s(), kind, os.geteuid(), text)))
         finally:
             os.close(fd)
-    except OSError as error:
-        raise failed(f"{directory.path}/{name}", error, what="cannot be written") from error
 
 
 def note(ledger: Ledger, job: str, kind: Kind, text: str = "") -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 from slicer.placement.lengths import Lengths
-from slicer.state.directory import Directory, failed
+from slicer.state.directory import Directory, failing
 from slicer.state.statefile import SECONDS_MAX
 
 _NAME = "lengths"
@@ -46,10 +46,8 @@ def write(base: Directory, lengths: Lengths) -> None:
     """Replace the file. Call it under the ledger's lock. Raises StateError."""
     lines = [_HEAD, *(f"{key}={_text(runs)}" for key, runs in ((_ALL, lengths.machine), *lengths.commands))]
     data = "\n".join([*lines, ""]).encode("utf-8", "surrogateescape")
-    try:
+    with failing(f"{base.path}/{_NAME}", "cannot be written"):
         os.close(base.replace(_NAME, data, mode=0o600))
-    except OSError as error:
-        raise failed(f"{base.path}/{_NAME}", error, what="cannot be written") from error
 
 
 def _text(seconds: tuple[float, ...]) -> str:

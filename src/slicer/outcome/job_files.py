@@ -17,7 +17,7 @@ from slicer.errors import StateError
 from slicer.kernel import proc
 from slicer.outcome.history import folder, json_text
 from slicer.record import as_dict, record, replace
-from slicer.state.directory import LEDGER, Directory, failed, open_or_make
+from slicer.state.directory import LEDGER, Directory, failed, failing, open_or_make
 from slicer.state.statefile import check_fields, is_job_id, json_reader
 
 TYPE_CHECKING = False
@@ -205,10 +205,8 @@ def opened(environ: Mapping[str, str]) -> JobFiles:
 
 def open_folder(path: str) -> Directory:
     """A directory beside the history, for this user alone, created if missing. Raises StateError."""
-    try:
+    with failing(path, "cannot be made", RULES):
         os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
-    except OSError as error:
-        raise failed(path, error, RULES, "cannot be made") from error
     return open_or_make(path, RULES)
 
 

@@ -23,7 +23,7 @@ from slicer.kernel.proc import read_text
 from slicer.outcome.history import default_path
 from slicer.outcome.job_files import RULES, open_folder
 from slicer.record import record
-from slicer.state.directory import Directory, failed
+from slicer.state.directory import Directory, failing
 
 _KIND = ".detached"
 _LONGEST = 16 << 20  # bytes: an environment and a command line have 2 MiB each at most
@@ -73,12 +73,9 @@ def forget(environ: Mapping[str, str], log_dir: str) -> bool:
 def _changing(path: str, how: str) -> Iterator[tuple[Directory, str]]:
     """The directory, whose change is on the disk afterwards, and the file's name."""
     above, name = os.path.split(path)
-    with closing(open_folder(above)) as directory:
-        try:
-            yield directory, name
-            directory.sync()
-        except OSError as error:
-            raise failed(path, error, RULES, how) from error
+    with closing(open_folder(above)) as directory, failing(path, how, RULES):
+        yield directory, name
+        directory.sync()
 
 
 def known(environ: Mapping[str, str], warn: Callable[[str], None]) -> list[DetachedQueue]:

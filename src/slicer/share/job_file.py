@@ -18,7 +18,7 @@ from slicer import faults
 from slicer.errors import StateError
 from slicer.share import layout
 from slicer.share.environment import FOLDER, ShareOrder
-from slicer.state.directory import Directory, failed, try_lock, write_all
+from slicer.state.directory import Directory, failed, failing, try_lock, write_all
 from slicer.state.statefile import is_job_id
 
 TYPE_CHECKING = False
@@ -140,14 +140,12 @@ class JobFile:
     def __init__(self, directory: StateDir, job: str) -> None:
         self._path = f"{directory.base.path}/{FOLDER}/{job}"
         self._job = job
-        try:
+        with failing(self._path):
             folder = directory.base.open_folder(FOLDER)
             try:
                 self._fd = folder.open_file(job, os.O_RDWR)
             finally:
                 folder.close()
-        except OSError as error:
-            raise failed(self._path, error) from error
 
     def close(self) -> None:
         """Close the file. Safe to repeat."""
@@ -170,10 +168,8 @@ class JobFile:
         data = self._data()
         said = self._decoded(data)
         count = len(said.gpus)
-        try:  # a living process holds a lock on the byte with its row's number
+        with failing(self._path):  # a living process holds a lock on the byte with its row's number
             rows = [row for row in range(said.rows) if is_locked(self._fd, row)]
-        except OSError as error:
-            raise failed(self._path, error) from error
         sums = [0] * count
         for row in rows:
             sums = [a + b for a, b in zip(sums, layout.charges(data, row, count), strict=True)]
@@ -191,10 +187,8 @@ class JobFile:
         self._write(layout.OFFSET_NOTED, struct.pack("@I", noted))
 
     def _data(self) -> bytes:
-        try:
+        with failing(self._path, "cannot be read"):
             return os.pread(self._fd, layout.SIZE + 1, 0)
-        except OSError as error:
-            raise failed(self._path, error, what="cannot be read") from error
 
     def _decoded(self, data: bytes) -> JobFileText:
         try:

@@ -118,10 +118,8 @@ class Directory:
 
     def open_lock(self) -> int:
         """Open the file "lock", which exists only to be flocked. It is made once. Raises StateError."""
-        try:
+        with failing(self._path_of("lock"), rules=self.rules):
             fd = self.open_file("lock", os.O_RDWR | os.O_CREAT)
-        except OSError as error:
-            raise failed(self._path_of("lock"), error, self.rules) from error
         if os.fstat(fd).st_mode & 0o077:
             os.fchmod(fd, 0o600)  # whoever can open it can hold it
         return fd
@@ -218,10 +216,8 @@ class Directory:
 
     def folder(self, name: str) -> Directory:
         """The directory of that name in it, created for us alone if it is missing. Raises StateError."""
-        try:
+        with failing(self._path_of(name), rules=self.rules):
             return Directory(_open_or_make(name, _OPEN, self.fd, 0o700), self._path_of(name), self.rules)
-        except OSError as error:
-            raise failed(self._path_of(name), error, self.rules) from error
 
     def own_folder(self, name: str) -> Directory:
         """As :meth:`folder`, but only a directory that obeys the rules."""
@@ -327,14 +323,12 @@ def open_or_make(path: str, rules: Rules) -> Directory:
     Directories above it may belong to anybody. A link on the way is followed only if it is ours or root's.
     """
     shown = os.path.abspath(path)
-    try:
+    with failing(shown, rules=rules):
         above, name = find(os.path.normpath(path), rules, makes=True, follows=False)
         try:
             return _checked(Directory(_open_or_make(name, _OPEN, above.fd, 0o755), shown, rules))
         finally:
             above.close()
-    except OSError as error:
-        raise failed(shown, error, rules) from error
 
 
 def find(
@@ -426,6 +420,22 @@ def write_all(fd: int, data: bytes, offset: int = 0) -> None:
     done = 0
     while done < len(data):
         done += os.pwrite(fd, memoryview(data)[done:], offset + done)
+
+
+class _Failing:
+    def __init__(self, error_of: Callable[[OSError], StateError]) -> None:
+        self._error_of = error_of
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, OSError):
+            raise self._error_of(error) from error
+
+
+def failing(path: str, what: str = "cannot be used", rules: Rules = LEDGER) -> _Failing:
+    """Raise an OSError of the block as StateError."""
+    return _Failing(lambda error: failed(path, error, rules, what))
 
 
 def failed(path: str, error: OSError, rules: Rules = LEDGER, what: str = "cannot be used") -> StateError:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from slicer.errors import StateError
 from slicer.outcome import history
 from slicer.state import statefile
-from slicer.state.directory import Directory, Rules, failed, open_or_make, try_lock
+from slicer.state.directory import Directory, Rules, failing, open_or_make, try_lock
 from slicer.wrap.terms import INTENTS, SUFFIX, Wrap
 
 _FOLDER = "wraps"
@@ -111,10 +111,8 @@ def opened(environ: Mapping[str, str]) -> Iterator[WrapRecords]:
     Raises StateError.
     """
     path = folder_of(environ)
-    try:
+    with failing(path, rules=RULES):
         os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)  # the history uses the same mode
-    except OSError as error:
-        raise failed(path, error, RULES) from error
     with contextlib.closing(open_or_make(path, RULES)) as folder:
         lock = folder.open_lock()
         try:

@@ -23,7 +23,7 @@ from slicer.errors import StateError
 from slicer.model import Lease, Ticket
 from slicer.record import record, replace
 from slicer.state import statefile
-from slicer.state.directory import HINT, LEDGER, Directory, failed
+from slicer.state.directory import HINT, LEDGER, Directory, failed, failing
 
 _Record = TypeVar("_Record", Lease, Ticket, "Claim", Finished)
 
@@ -150,10 +150,8 @@ class LeaseFiles:
     # -- the edge ----------------------------------------------------------------------------------------
 
     def _names(self, folder: Directory) -> list[str]:
-        try:
+        with failing(folder.path, "cannot be read", RULES):
             names = sorted(folder.names())
-        except OSError as error:
-            raise failed(folder.path, error, RULES, "cannot be read") from error
         for name in names:
             if name.endswith(".tmp"):  # the writer was killed
                 self._remove(folder, name)
@@ -174,20 +172,16 @@ class LeaseFiles:
     def _put(
         self, folder: Directory, name: str, what: Lease | Ticket | Claim | Finished, mode: int = 0o600
     ) -> None:
-        try:
+        with failing(f"{folder.path}/{name}", "cannot be written", RULES):
             fd = folder.replace(name, statefile.encode(what), mode=mode)
-        except OSError as error:
-            raise failed(f"{folder.path}/{name}", error, RULES, "cannot be written") from error
         try:
             os.fchmod(fd, mode)  # whatever the umask
         finally:
             os.close(fd)
 
     def _remove(self, folder: Directory, name: str) -> None:
-        try:
+        with failing(f"{folder.path}/{name}", "cannot be removed", RULES):
             folder.remove(name)
-        except OSError as error:
-            raise failed(f"{folder.path}/{name}", error, RULES, "cannot be removed") from error
 
 
 def _folder(base: Directory, name: str, mode: int) -> Directory:

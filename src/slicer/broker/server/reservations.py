@@ -16,7 +16,7 @@ from slicer.broker.rules.reservations import live
 from slicer.errors import StateError
 from slicer.model import Reservation
 from slicer.record import as_dict
-from slicer.state.directory import LEDGER, failed, open_trusted
+from slicer.state.directory import failing, open_trusted
 
 FILE = "reservations.json"
 _LONGEST = 1 << 20
@@ -62,15 +62,13 @@ class Reservations:
         rows = [as_dict(each) for each in wanted]
         data = json.dumps({"version": _VERSION, "reservations": rows}, default=list)
         path = f"{self._directory}/{FILE}"
-        try:
+        with failing(path, "cannot be written"):
             os.makedirs(self._directory, 0o755, exist_ok=True)
             folder = open_trusted(self._directory)
             try:
                 os.close(folder.replace(FILE, data.encode("ascii") + b"\n", mode=0o600))
             finally:
                 folder.close()
-        except OSError as error:
-            raise failed(path, error, LEDGER, "cannot be written") from error
         self._all = live(wanted, time.time())
 
 

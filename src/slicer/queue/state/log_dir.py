@@ -18,11 +18,11 @@ import fcntl
 import os
 import re
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 
 from slicer.errors import EX_TEMPFAIL, SlicerError, StateError
-from slicer.state.directory import Directory, Rules, failed, open_or_make, try_lock, write_all
+from slicer.state import directory
+from slicer.state.directory import Directory, Rules, open_or_make, try_lock, write_all
 from slicer.text import quote
 
 HINT = "choose another one with --log-dir"
@@ -47,13 +47,7 @@ _PAUSED = "paused"
 _LOG = re.compile(r"job\d{4,}(?:\.\d+)?\.log")
 
 
-@contextmanager
-def failing(path: str, how: str = "cannot be used") -> Iterator[None]:
-    """Raise an OSError of the block as StateError about ``path``."""
-    try:
-        yield
-    except OSError as error:
-        raise failed(path, error, RULES, how) from error
+failing = partial(directory.failing, rules=RULES)  # raises an OSError of its block as StateError
 
 
 class QueueRunning(SlicerError):
