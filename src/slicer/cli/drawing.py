@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import os
 
-from slicer.cli.common import NoLibrary
+from slicer.cli.common import NoLibrary, failing
+from slicer.errors import UsageError
+from slicer.outcome.outcome_file import put
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,9 +37,23 @@ def load() -> type[Figure]:
     return Figure
 
 
+def check(path: str, hint: str = "") -> None:
+    """Raise UsageError for a picture's name with another ending."""
+    if not path.lower().endswith((".png", ".svg")):
+        message = f"expected a name that ends in .png or .svg, not {path!r:.60}"
+        raise UsageError(message, where="--plot", hint=hint)
+
+
 def saved(figure: Figure, form: str) -> bytes:
     """The picture, as "png" or "svg"."""
     buffer = io.BytesIO()
     # Without a date, which would be the only difference between two pictures of equal figures.
     figure.savefig(buffer, format=form, dpi=_DPI, metadata={"Date": None} if form == "svg" else None)
     return buffer.getvalue()
+
+
+def write(figure: Figure, path: str) -> None:
+    """Write the picture in the form that the end of its name says. Raises SlicerError."""
+    picture = saved(figure, path[-3:].lower())
+    with failing("the plot cannot be written", path):
+        put(picture, os.path.abspath(path))

@@ -13,7 +13,7 @@ import click
 
 from slicer.broker import accounts
 from slicer.broker.accounts import AccountRow
-from slicer.cli import common, history_plot, history_sums, output, say
+from slicer.cli import common, drawing, history_plot, history_sums, output, say
 from slicer.cli.history_find import meant
 from slicer.cli.history_plot import Plotted
 from slicer.cli.usage import waited
@@ -170,9 +170,8 @@ class _Source:
 def _check_plot(job: str | None, path: str, as_json: bool) -> None:
     if as_json:
         raise click.UsageError("--plot and --json exclude each other: --json has the samples of one JOB")
-    if path and not path.lower().endswith((".svg", ".png")):
-        hint = "JOB comes first: slicer history JOB --plot FILE.svg"
-        raise UsageError(f"{path!r} ends neither in .svg nor in .png", where="--plot", hint=hint)
+    if path:
+        drawing.check(path, "JOB comes first: slicer history JOB --plot FILE.svg")
     if job is None:
         raise click.UsageError("--plot draws one job: name it")
 

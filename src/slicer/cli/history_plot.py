@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import time
 
 from slicer.cli import drawing, output
-from slicer.cli.common import failing
 from slicer.columns import FAINT, HEADING, UNICODE, Glyphs, Line, cell_count
 from slicer.errors import SlicerError
-from slicer.outcome.outcome_file import put
 from slicer.quantity import format_duration, format_size
 from slicer.record import record
 from slicer.text import visible
@@ -173,9 +169,6 @@ def show(job: Plotted, path: str) -> None:
     if not found:
         raise SlicerError(f"nothing of what {job.title} used was measurable, or it used nothing")
     if path:
-        picture = drawing.saved(_figure(job.title, job.series, found), path[-3:].lower())
-        with failing("the plot cannot be written", path):
-            put(picture, os.path.abspath(path))
+        drawing.write(_figure(job.title, job.series, found), path)
         return
-    width = shutil.get_terminal_size().columns if output.is_terminal() else 80
-    output.show(lines(job.title, job.series, found, width, output.glyphs()))
+    output.show(lines(job.title, job.series, found, output.width() or 80, output.glyphs()))

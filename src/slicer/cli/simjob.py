@@ -12,6 +12,7 @@ from typing import TypeVar
 import click
 
 from slicer.cli import app
+from slicer.cli.common import meant
 from slicer.errors import SlicerError, UsageError
 from slicer.gpu.sim.driver import simulated_gpus
 from slicer.gpu.sim.job import LIBRARIES, MemoryPlan, Spike, demand_mib, next_step_s, oom_text, visible_gpus
@@ -35,14 +36,7 @@ _BINARY_LINE = b"simjob: \xff\xfe\x80\x00\xc3\x28 not UTF-8\n"
 
 def _quantity(parse: Callable[[str], _T]) -> Callable[[click.Context, click.Parameter, str], _T]:
     """The callback of an option whose text ``parse`` converts; it may raise QuantityError."""
-
-    def read(ctx: click.Context, param: click.Parameter, text: str) -> _T:
-        try:
-            return parse(text)
-        except QuantityError as error:
-            raise click.BadParameter(str(error), ctx, param) from None
-
-    return read
+    return lambda _, param, text: meant(parse, text, param.opts[0])
 
 
 def _finite_bytes(text: str) -> int:

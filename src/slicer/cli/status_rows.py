@@ -151,18 +151,21 @@ def state_text(lease: Lease, status: LedgerStatus) -> str:
 
 def held_text(lease: Lease, status: LedgerStatus) -> str:
     """Text such as "8G of GPU 0, 1 CPU slot"."""
-    parts = []
-    if lease.gpus:
-        share = "" if lease.vram_mib is None else f"{short_mib(lease.vram_mib)} of "
-        parts.append(f"{share}GPU {indices(lease.gpus, status)}")
-    return ", ".join([*parts, *_slot_cells(lease.slots)]) or "-"
+    gpus = f"GPU {indices(lease.gpus, status)}" if lease.gpus else ""
+    return _amounts(gpus, "of", lease.vram_mib, lease.slots)
 
 
-def _slot_cells(slots: dict[str, int]) -> list[str]:
-    """Texts such as "1 CPU slot" or "2 whisper-gpu"."""
-    return [
-        slot_words(name, slots[name]) if name == CPU else f"{slots[name]} {name}" for name in sorted(slots)
-    ]
+def wants_text(ticket: Ticket, status: LedgerStatus) -> str:
+    """Text such as "8G on 2 GPUs (0,1), 1 CPU slot"."""
+    choice = f" ({indices(ticket.gpu_choice, status)})" if ticket.gpu_choice else ""
+    gpus = f"{counted(ticket.gpus, 'GPU')}{choice}" if ticket.gpus else ""
+    return _amounts(gpus, "on", ticket.vram_mib, ticket.slots)
+
+
+def _amounts(gpus: str, on: str, vram_mib: int | None, slots: dict[str, int]) -> str:
+    parts = [gpus if vram_mib is None else f"{short_mib(vram_mib)} {on} {gpus}"] if gpus else []
+    parts += [slot_words(CPU, n) if name == CPU else f"{n} {name}" for name, n in sorted(slots.items())]
+    return ", ".join(parts) or "-"
 
 
 def left_text(lease: Lease, now_s: float) -> str:
@@ -175,16 +178,6 @@ def left_text(lease: Lease, now_s: float) -> str:
 
 
 # -- those that wait ----------------------------------------------------------------------------------------
-
-
-def wants_text(ticket: Ticket, status: LedgerStatus) -> str:
-    """Text such as "8G on 2 GPUs (0,1), 1 CPU slot"."""
-    parts = []
-    if ticket.gpus:
-        share = "" if ticket.vram_mib is None else f"{short_mib(ticket.vram_mib)} on "
-        choice = f" ({indices(ticket.gpu_choice, status)})" if ticket.gpu_choice else ""
-        parts.append(f"{share}{counted(ticket.gpus, 'GPU')}{choice}")
-    return ", ".join([*parts, *_slot_cells(ticket.slots)]) or "-"
 
 
 def starts_text(ticket: Ticket, status: LedgerStatus) -> str:

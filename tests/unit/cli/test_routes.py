@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from slicer.cli import app
+from slicer.cli import app, drawing
 from slicer.cli.routes import loading, plot
 from slicer.errors import GpuError, NoGpu
 from slicer.outcome import decisions, history
@@ -291,7 +291,7 @@ def test_the_plot_is_a_picture(drawn: Cli) -> None:  # C9
     assert ElementTree.parse(drawn.root / "out.SVG").getroot().tag.endswith("}svg")
     of = route()
     found = suggest(of, of.destinations[0], table(busy_day().found), probe=0, vram_mib=10240)
-    plot.write("whisper", found, str(drawn.root / "out.png"))
+    drawing.write(plot.figure_of("whisper", found), str(drawn.root / "out.png"))
     assert (drawn.root / "out.png").read_bytes().startswith(b"\x89PNG\r\n")
 
 
@@ -309,7 +309,7 @@ def test_what_lies_in_the_current_directory_does_not_draw(drawn: Cli) -> None:  
 @pytest.mark.slow
 def test_a_plot_that_cannot_be_written_says_why(drawn: Cli) -> None:  # C9
     said = drawn.run("routes", "suggest", "whisper", "--plot", "none/out.svg", code=125).stderr
-    assert "none: the directory does not exist" in said
+    assert "none/out.svg: the plot cannot be written: No such file or directory" in said
     (drawn.root / "there.svg").mkdir()
     said = drawn.run("routes", "suggest", "whisper", "--plot", "there.svg", code=125).stderr
     assert "there.svg: the plot cannot be written" in said

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import os
-
 from slicer.cli import drawing
-from slicer.cli.common import failing
 from slicer.config import metric_units
-from slicer.errors import SlicerError
-from slicer.outcome.outcome_file import put
 from slicer.quantity import format_mib
 from slicer.text import visible
 
@@ -34,17 +29,7 @@ _UNITS = {
 }
 
 
-def write(route: str, found: Suggestion, path: str) -> None:
-    """Write the plot to ``path``; its extension chooses the format. Raises SlicerError."""
-    directory, extension = os.path.dirname(path), os.path.splitext(path)[1].lower()
-    if directory and not os.path.isdir(directory):
-        raise SlicerError("the directory does not exist", where=directory)
-    picture = drawing.saved(_figure(route, found), "png" if extension == ".png" else "svg")
-    with failing("the plot cannot be written", path):
-        put(picture, path)
-
-
-def _figure(route: str, found: Suggestion) -> Figure:
+def figure_of(route: str, found: Suggestion) -> Figure:
     """The picture: jobs as dots, the line, the memory limit, and the current and proposed thresholds."""
     figure = drawing.load()(figsize=_SIZE_INCHES, layout="constrained")
     axes = figure.add_subplot()

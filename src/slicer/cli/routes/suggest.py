@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from slicer.cli import common, complete, output
+from slicer.cli import common, complete, drawing, output
 from slicer.cli.routes import loading
-from slicer.cli.routes.plot import write
+from slicer.cli.routes.plot import figure_of
 from slicer.columns import FAINT, GOOD, WARNING, Line
 from slicer.config import metric_units
 from slicer.config.profiles import Config
@@ -23,7 +23,6 @@ from slicer.route.suggestion import DEFAULT_MARGIN_PERCENT, Suggestion, bounding
 from slicer.text import counted
 
 _EX_NOTHING = 1
-_FORMATS = (".png", ".svg")
 
 
 @click.command(
@@ -67,9 +66,8 @@ def command(
 ) -> int:  # fmt: skip
     """Propose a threshold for the route NAME: up to which inputs its jobs fit into a GPU's memory."""
     given_mib = _mib(vram)
-    if plot is not None and not plot.lower().endswith(_FORMATS):
-        ends = " or ".join(_FORMATS)
-        raise UsageError(f"expected a name that ends in {ends}, not {plot!r:.60}", where="--plot")
+    if plot is not None:
+        drawing.check(plot)
     config = common.config()
     route = loading.routes(config, name)[name]
     parts = _gpu_parts(route, to)
@@ -78,7 +76,7 @@ def command(
     past = loading.past(name, common.since(since))
     found = [_found(config, route, part, past, given_mib, margin_percent, number) for part in parts]
     if plot is not None:
-        write(route.name, found[0], plot)
+        drawing.write(figure_of(route.name, found[0]), plot)
     if as_json:
         output.show_json({"route": name, "suggestions": [_json(each) for each in found]})
     else:
