@@ -10,15 +10,12 @@ from slicer.cli.queue import rows
 from slicer.cli.status_text import sections
 from slicer.columns import HEADING, WARNING, Line, joined
 from slicer.doctor import looks
+from slicer.doctor.findings import DoctorReport
 from slicer.doctor.glance import glance
+from slicer.ledger.status import LedgerStatus
+from slicer.queue.control.messages import RunningQueue
 from slicer.state import standings
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from slicer.doctor.findings import DoctorReport
-    from slicer.ledger.status import LedgerStatus
-    from slicer.queue.control.messages import RunningQueue
-    from slicer.state.standings import ServerStanding
+from slicer.state.standings import ServerStanding
 
 _DEADLINE_S = 5.0
 _MOST_ENTRIES = 5  # in a section

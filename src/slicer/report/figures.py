@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Sequence
 
 from slicer.record import replace
 from slicer.report import over_time
+from slicer.report.over_time import ReadSeries
 from slicer.report.parts import RUNNING, Bar, Card, Ending, Job, MemoryUse, Period, Report, Waiting
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from slicer.report.over_time import ReadSeries
-
-    _Held = tuple[Job, int, int, float]  # on one GPU: its declared memory and its peak in MiB, for how long
+_Held = tuple[Job, int, int, float]  # on one GPU: its declared memory and its peak in MiB, for how long
 
 # The columns of the distribution of waiting times: each ends where the next begins.
 WAITS = (

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 
+from slicer.outcome.series import Series
 from slicer.quantity import MAX_CPU
-from slicer.report.parts import OverTime, Period
+from slicer.report.parts import Card, Job, OverTime, Period
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from slicer.outcome.series import Series
-    from slicer.report.parts import Card, Job
-
-    Values = Sequence[float | None]
-    ReadSeries = Callable[[Sequence[str]], dict[str, Series]]
+Values = Sequence[float | None]
+ReadSeries = Callable[[Sequence[str]], dict[str, Series]]
 
 _HOURS = (1, 2, 4, 12, 24, 7 * 24, 28 * 24, 91 * 24, 364 * 24)
 _STEPS_S = (1, 10, 60, 300, 900, 1800, *(hours * 3600 for hours in _HOURS))

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterable
 
 from slicer.kernel.proc import read_text
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _MOST_BYTES = 1 << 20
