@@ -54,31 +54,20 @@ def status_json(
     }
 
 
-_CLOCKS = (
+# What never rests: clocks, the text of a reason (it has the time left), sensors of GPUs, and who has a turn
+# and how many are ahead (of a request, too: then the requests themselves change).
+_RESTLESS = frozenset((
     "held_for", "halted_for", "expected_remaining", "waited", "starts_in", "state_for", "idle_for", "left",
-)  # fmt: skip
-_LOAD = tuple(as_dict(GpuLoad()))  # of a GPU: sensors never rest
-# Fields that change many times a second while jobs take turns.
-_TURNING = ("charged_mib", "turn", "turn_for", "ahead", "turns", "held_s", "waits", "waited_s")
+    "text", *as_dict(GpuLoad()), "charged_mib", "turn", "turn_for", "turns", "held_s", "waits", "waited_s",
+    "ahead",
+))  # fmt: skip
 
 
-def without_clocks(document: dict[str, Any]) -> dict[str, Any]:
+def without_clocks(document: Any) -> Any:
     """The document without the fields that change only because time passes."""
-
-    def rest(item: dict[str, Any], dropped: tuple[str, ...]) -> dict[str, Any]:
-        return {name: value for name, value in item.items() if name not in dropped}
-
-    def still(item: dict[str, Any]) -> dict[str, Any]:
-        kept = rest(item, _CLOCKS)
-        # The text of a reason includes the time left.
-        for name, dropped in (("why", ("text",)), ("sharing", _TURNING)):
-            if kept.get(name):
-                kept[name] = rest(kept[name], dropped)
-        return kept
-
-    folders = ("jobs", "waiting", "later", "queues", "servers")
-    gpus = {**document["gpus"], "all": [rest(each, _LOAD) for each in document["gpus"]["all"]]}
-    return {**document, "gpus": gpus, **{folder: list(map(still, document[folder])) for folder in folders}}
+    if isinstance(document, dict):
+        return {name: without_clocks(each) for name, each in document.items() if name not in _RESTLESS}
+    return list(map(without_clocks, document)) if isinstance(document, list) else document
 
 
 def server_json(server: ServerStanding, now_s: float) -> dict[str, Any]:
