@@ -4,14 +4,7 @@
 let
   inherit (lib) concatMap elem optionalAttrs optionals;
 
-  # Where each kind is asked unless a file says otherwise. "raw" has no port of its own.
-  listens = {
-    ollama = [ "127.0.0.1:11434" ];
-    openai = [ "127.0.0.1:8000" ];
-    llamacpp = [ "127.0.0.1:8080" ];
-    comfyui = [ "127.0.0.1:8188" ];
-    raw = [ ];
-  };
+  inherit (import ./values.nix { inherit lib; }) keys;
 
   # Their containers need namespaces and set-user-ID helpers.
   containers = [
@@ -71,7 +64,7 @@ let
 
   listenOf =
     server:
-    if server.listen != null then server.listen else listens.${toString server.kind} or [ ];
+    if server.listen != null then server.listen else keys.listens.${toString server.kind} or [ ];
 
   isUnix = lib.hasPrefix "unix:";
   stream =

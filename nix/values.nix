@@ -4,6 +4,10 @@
 { lib }:
 
 let
+  # All keys: [ KIND EXAMPLE DESCRIPTION ], a kind being the name of one below or the words to choose from.
+  # `python -m tests.unit.nix` writes the file from the tables of src/slicer/config and the manual pages.
+  keys = lib.importJSON ./keys.json;
+
   inherit (builtins)
     fromJSON
     isAttrs
@@ -15,8 +19,8 @@ let
     match
     ;
 
-  value =
-    name: description: check:
+  is =
+    description: check: name:
     lib.mkOptionType {
       inherit name description check;
       descriptionClass = "noun";
@@ -84,8 +88,10 @@ let
   units = "us|usec|ms|msec|s|sec|second|seconds|m|min|minute|minutes|h|hr|hour|hours|d|day|days|w|week|weeks|y|year|years";
   isDuration =
     found:
-    ((isInt found || isFloat found) && found >= 0)
+    (isNumber found && found >= 0)
     || matches "[0-9]+(\\.[0-9]+)?|([0-9]+(\\.[0-9]+)? ?(${units}) ?)+" found;
+  isNumber = found: isInt found || isFloat found;
+  isSomeTime = found: isDuration found && !isZero found;
   isZero = found: found == 0 || matches "[0.]+ ?(${units})?" found;
 
   # Lists of directives that may be given several times; a single one needs no list.
@@ -94,176 +100,113 @@ let
 
   isBound =
     found:
-    ((isInt found || isFloat found) && found >= 0)
+    (isNumber found && found >= 0)
     || found == "infinity"
     || matches "[0-9]+(\\.[0-9]+)? ?[a-zA-Z0-9 .]*" found;
 
   cpus = "[0-9]{1,4}(-[0-9]{1,4})?([, ][0-9]{1,4}(-[0-9]{1,4})?)*";
+  isCpus = found: matches cpus found || oneOrMore (between 0 8191) found;
+  areWords = found: isList found && lib.all isString found;
   isGpu = found: between 0 8191 found || matches "[0-9]{1,4}|[A-Za-z][A-Za-z0-9-]{0,79}" found;
-in
-{
-  # A key that is left out of the file as long as it is null.
-  key =
-    type: example: description:
-    lib.mkOption {
-      type = lib.types.nullOr type;
-      default = null;
-      inherit description example;
-    };
 
-  text = value "text" "text without line breaks" (matches "[^\n]*");
+  quoted = words: lib.concatMapStringsSep ", " (word: ''"${word}"'') words;
+  oneOf = words: found: lib.elem found words;
 
-  path = value "path" "absolute path" (matches "/[^\n]*");
+  kinds = lib.mapAttrs (name: type: type name) {
+    text = is "text without line breaks" (matches "[^\n]*");
+    word = is "word" (matches "[^- \n][^ \n]*");
+    path = is "absolute path" (matches "/[^\n]*");
+    upstream = is ''address such as "http://127.0.0.1:11435"'' (matches "http://[^ \n]*:[0-9]+/*");
+    url-path = is ''path such as "/health"'' (matches "(/[^\n]*)?");
+    flag = is "true or false" isBool;
+    bool = kindOf.flag;
 
-  flag = value "flag" "true or false" isBool;
+    count = is "whole number, 0 or more" (between 0 8192);
+    some-count = is "whole number, 1 or more" (between 1 8192);
+    threads = is ''whole number, 1 or more, or "auto"'' (found: between 1 8192 found || found == "auto");
+    syncs = is "whole number from 0 to 1000000" (between 0 1000000);
+    exit-code = is "whole number from 1 to 255" (between 1 255);
+    priority = is "whole number from -100 to 100" (between (-100) 100);
+    weight = is "whole number from 1 to 10000" (between 1 10000);
+    cpu-weight = is ''whole number from 1 to 10000, or "idle"'' (found: between 1 10000 found || found == "idle");
+    factor = is "number above 0, 1000 at most" (found: isNumber found && found > 0 && found <= 1000);
+    user-weight = kindOf.factor;
 
-  choice =
-    words:
-    value "choice" "one of ${lib.concatMapStringsSep ", " (word: ''"${word}"'') words}" (
-      found: lib.elem found words
+    # Of a route: what it measures, and up to where.
+    probes = is "one of ${quoted keys.words.probes}, or a list of these" (
+      found: oneOf keys.words.probes found || oneOrMore (oneOf keys.words.probes) found
+    );
+    bounds = is ''number, or text with a unit such as "1h", "2G" or "8MP", or a list of these'' (
+      found: isBound found || oneOrMore isBound found
+    );
+    input = is ''index from 1 or from -1, the last, option such as "--audio", glob such as "*.mp4", or "stdin"'' (
+      found:
+      (isInt found && found != 0)
+      || found == "stdin"
+      || (matches "-[^= \n]+" found && !matches "[-0-9]+" found)
+      || matches "[^-]*[*?[].*" found
+    );
+    replacements = is "options, each with its new value, or false to remove it" (
+      found:
+      isAttrs found
+      && lib.all (each: isString each || isInt each || each == false) (lib.attrValues found)
+      && lib.all (matches "-[^= \n]+=?") (lib.attrNames found)
     );
 
-  count =
-    least: also:
-    value "count"
-      "whole number, ${toString least} or more${
-        lib.optionalString (also != null) '', or "${also}"''
-      }"
-      (found: between least 8192 found || (also != null && found == also));
+    events = is "list of ${lib.concatStringsSep ", " keys.words.events}" (oneOrMore (oneOf keys.words.events));
+    words = is "list of texts" areWords;
+    addresses = kindOf.words;
+    arguments = kindOf.words;
+    requests = kindOf.words;
+    urls = kindOf.words;
+    command = is ''list of texts such as [ "my-probe" "{}" ]'' (oneOrMore isString);
+    command-line = is "text, or list of texts" (found: matches ".+" found || oneOrMore isString found);
 
-  numberTo = most: value "number-to" "whole number from 0 to ${toString most}" (between 0 most);
-
-  exitCode = value "exit-code" "whole number from 1 to 255" (between 1 255);
-
-  factor = value "factor" "number above 0, 1000 at most" (
-    found: (isInt found || isFloat found) && found > 0 && found <= 1000
-  );
-
-  # Of a route: what it measures, and up to where.
-  probes =
-    words:
-    value "probes" "one of ${lib.concatMapStringsSep ", " (word: ''"${word}"'') words}, or a list of these" (
-      found: lib.elem found words || oneOrMore (word: lib.elem word words) found
+    quota = is ''percentage of one CPU, above 0, such as "300%", or "infinity"'' (
+      found: found == "infinity" || (percentBetween 0 1000000 found && percent found > 0)
+    );
+    pressure = is ''percentage from 0% to 100% such as "10%"'' (percentBetween 0 100);
+    fraction = kindOf.pressure;
+    tasks = is ''whole number from 1 to 4194304, a percentage such as "10%", or "infinity"'' (
+      found:
+      between 1 4194304 found
+      || found == "infinity"
+      || (percentBetween 0 100 found && percent found > 0 && percent found < 100)
     );
 
-  bounds = value "bounds" ''number, or text with a unit such as "1h", "2G" or "8MP", or a list of these'' (
-    found: isBound found || oneOrMore isBound found
-  );
-
-  input =
-    value "input" ''index from 1 or from -1, the last, option such as "--audio", glob such as "*.mp4", or "stdin"''
-      (
-        found:
-        (isInt found && found != 0)
-        || found == "stdin"
-        || (matches "-[^= \n]+" found && !matches "[-0-9]+" found)
-        || matches "[^-]*[*?[].*" found
-      );
-
-  notifyWords = value "notifyWords" "list of done, failed, oom, waited, queue-done and desktop, or [ \"off\" ]" (
-    oneOrMore (
-      lib.flip lib.elem [
-        "done"
-        "failed"
-        "oom"
-        "waited"
-        "queue-done"
-        "desktop"
-        "off"
-      ]
-    )
-  );
-
-  words = value "words" "list of texts" (found: isList found && lib.all isString found);
-
-  command = value "command" ''list of texts such as [ "my-probe" "{}" ]'' (oneOrMore isString);
-
-  replacements = value "replacements" "options, each with its new value, or false to remove it" (
-    found:
-    isAttrs found
-    && lib.all (each: isString each || isInt each || each == false) (lib.attrValues found)
-    && lib.all (matches "-[^= \n]+=?") (lib.attrNames found)
-  );
-
-  finiteMemory = value "finite-memory" ''size such as "8G" or "50%", 1M or more'' (
-    found: found != "infinity" && size mebibyte found
-  );
-
-  someTime = value "some-time" ''seconds above 0, or a duration such as "30s"'' (
-    found: isDuration found && !isZero found
-  );
-
-  priority = value "priority" "whole number from -100 to 100" (between (-100) 100);
-
-  weight = value "weight" "whole number from 1 to 10000" (between 1 10000);
-
-  cpuWeight = value "cpu-weight" ''whole number from 1 to 10000, or "idle"'' (
-    found: between 1 10000 found || found == "idle"
-  );
-
-  quota = value "quota" ''percentage of one CPU, above 0, such as "300%", or "infinity"'' (
-    found:
-    found == "infinity" || (percentBetween 0 1000000 found && percent found > 0)
-  );
-
-  period = value "period" ''duration from 1ms to 1s such as "10ms"'' (
-    found:
-    let
-      us = scaled {
-        us = 1;
-        ms = 1000;
-        s = 1000000;
-      } found;
-    in
-    us != null && 1000 <= us && us <= 1000000
-  );
-
-  memory = value "memory" ''size such as "8G", "50%" or "infinity", 1M or more'' (size mebibyte);
-
-  anyMemory = value "any-memory" ''size such as "8G", "50%", "infinity" or 0'' (size 0);
-
-  gpuMemory = value "gpu-memory" ''size with its unit such as "8G" or "500M", above 0'' (
-    found: withUnit found && bytes found > 0
-  );
-
-  margin = value "margin" ''size with its unit such as "8G" or "500M", or "0"'' withUnit;
-
-  # A cap of the policy: "infinity" takes one away that a wider rule sets.
-  cap =
-    type:
-    value "cap" ''${type.description}, or "infinity"'' (
-      found: type.check found || found == "infinity"
+    memory = is ''size such as "8G", "50%" or "infinity", 1M or more'' (size mebibyte);
+    memory-any = is ''size such as "8G", "50%", "infinity" or 0'' (size 0);
+    finite-memory = is ''size such as "8G" or "50%", 1M or more'' (found: found != "infinity" && size mebibyte found);
+    gpu-memory = is ''size with its unit such as "8G" or "500M", or "0"'' withUnit;
+    some-gpu-memory = is ''size with its unit such as "8G" or "500M", above 0'' (
+      found: withUnit found && bytes found > 0
     );
 
-  share = value "share" ''percentage from 0% to 100% such as "10%"'' (percentBetween 0 100);
-
-  tasks = value "tasks" ''whole number from 1 to 4194304, a percentage such as "10%", or "infinity"'' (
-    found:
-    between 1 4194304 found
-    || found == "infinity"
-    || (percentBetween 0 100 found && percent found > 0 && percent found < 100)
-  );
-
-  time = value "time" ''seconds above 0, or a duration such as "90s", "1h30m" or "infinity"'' (
-    found: found == "infinity" || (isDuration found && !isZero found)
-  );
-
-  wait = value "wait" ''seconds, or a duration such as "0", "15m" or "infinity"'' (
-    found: found == "infinity" || isDuration found
-  );
-
-  keep = value "keep" ''"forever", or a duration such as "90d" or "1y"'' (
-    found: found == "forever" || found == "infinity" || (isDuration found && !isZero found)
-  );
-
-  finiteWait = value "finite-wait" ''seconds, or a duration such as "5m"'' isDuration;
-
-  reserveAfter = value "reserve-after" ''"auto", seconds, or a duration such as "5m"'' (
-    found: found == "auto" || isDuration found
-  );
-
-  shareMode =
-    value "share-mode" ''"yield", "each", "launches=10" or "time=5ms", 1ms to 60s'' (
+    time = is ''seconds above 0, or a duration such as "90s", "1h30m" or "infinity"'' (
+      found: found == "infinity" || isSomeTime found
+    );
+    some-time = is ''seconds above 0, or a duration such as "30s"'' isSomeTime;
+    half-life = kindOf.some-time;
+    wait = is ''seconds, or a duration such as "0", "15m" or "infinity"'' (
+      found: found == "infinity" || isDuration found
+    );
+    finite-wait = is ''seconds, or a duration such as "5m"'' isDuration;
+    keep = is ''"forever", or a duration such as "90d" or "1y"'' (
+      found: found == "forever" || found == "infinity" || isSomeTime found
+    );
+    auto-time = is ''"auto", seconds, or a duration such as "5m"'' (found: found == "auto" || isDuration found);
+    period = is ''duration from 1ms to 1s such as "10ms"'' (
+      found:
+      let
+        us = scaled {
+          us = 1;
+          ms = 1000;
+          s = 1000000;
+        } found;
+      in
+      us != null && 1000 <= us && us <= 1000000
+    );
+    share-mode = is ''"yield", "each", "launches=10" or "time=5ms", 1ms to 60s'' (
       found:
       let
         ms = scaled {
@@ -271,11 +214,7 @@ in
           s = 1000;
         } (lib.removePrefix "time=" found);
       in
-      lib.elem found [
-        "yield"
-        "each"
-        "launches"
-      ]
+      matches "yield|each|launches" found
       || (
         matches "launches=[1-9][0-9]{0,6}" found
         && between 1 1000000 (fromJSON (lib.removePrefix "launches=" found))
@@ -283,55 +222,68 @@ in
       || (matches "time=.*" found && ms != null && 1 <= ms && ms <= 60000)
     );
 
-  cpus = value "cpus" ''CPU list such as "0-3,8" or [ 0 1 ]'' (
-    found: matches cpus found || oneOrMore (between 0 8191) found
-  );
+    cpus = is ''CPU list such as "0-3,8" or [ 0 1 ]'' isCpus;
+    nodes = is ''list of memory nodes such as "0-1" or [ 0 1 ]'' isCpus;
+    gpus = is ''GPUs by index or UUID such as "0,1", [ 0 1 ] or "GPU-5a3c"'' (
+      found:
+      isGpu found
+      || oneOrMore isGpu found
+      || (isString found && lib.all isGpu (lib.splitString "," found))
+    );
+    nvidia-devices = is ''list of NVIDIA's nodes such as [ "/dev/nvidia-modeset" ]'' (
+      found:
+      isList found
+      && lib.all (
+        each:
+        matches "(/dev/|char-)nvidia[A-Za-z0-9/_.-]{0,180}" each && !lib.hasInfix ".." each && !lib.hasInfix "//" each
+      ) found
+    );
+    uids = is ''list of uids such as "100000-199999,300000"'' (
+      matches "([0-9]{1,10}(-[0-9]{1,10})?(, ?[0-9]{1,10}(-[0-9]{1,10})?)*)?"
+    );
+    signal = is ''signal such as "SIGTERM"'' (found: between 1 64 found || matches "(SIG)?[A-Z][A-Z0-9+-]*" found);
+    io-weights = is ''list such as [ "/dev/sda 200" ]'' (entries "${path} +(10000|[1-9][0-9]{0,3})");
+    io-sizes = is ''list such as [ "/dev/sda 10M" ], rates above 0'' (
+      entries "${path} +([1-9][0-9]*(\\.[0-9]+)?[KMGTP]?|infinity)"
+    );
+    io-times = is ''list such as [ "/dev/sda 25ms" ]'' (entries "${path} +[1-9][0-9]*(\\.[0-9]+)? ?(${units})?");
+    devices = is ''list such as [ "/dev/nvidia0 rw" ]'' (entries "(/dev/|char-|block-)[^ \n]*( +[rwm]+)?");
 
-  nodes = value "nodes" ''list of memory nodes such as "0-1" or [ 0 1 ]'' (
-    found: matches cpus found || oneOrMore (between 0 8191) found
-  );
-
-  gpus = value "gpus" ''GPUs by index or UUID such as "0,1", [ 0 1 ] or "GPU-5a3c"'' (
-    found:
-    isGpu found
-    || oneOrMore isGpu found
-    || (isString found && lib.all isGpu (lib.splitString "," found))
-  );
-
-  nvidiaDevices = value "nvidia-devices" ''list of NVIDIA's nodes such as [ "/dev/nvidia-modeset" ]'' (
-    found:
-    isList found
-    && lib.all (
-      each:
-      matches "(/dev/|char-)nvidia[A-Za-z0-9/_.-]{0,180}" each && !lib.hasInfix ".." each && !lib.hasInfix "//" each
-    ) found
-  );
-
-  uids = value "uids" ''list of uids such as "100000-199999,300000"'' (
-    found: matches "([0-9]{1,10}(-[0-9]{1,10})?(, ?[0-9]{1,10}(-[0-9]{1,10})?)*)?" found
-  );
-
-  signal = value "signal" ''signal such as "SIGTERM"'' (
-    found: between 1 64 found || matches "(SIG)?[A-Z][A-Z0-9+-]*" found
-  );
-
-  ioWeights = value "io-weights" ''list such as [ "/dev/sda 200" ]'' (
-    entries "${path} +(10000|[1-9][0-9]{0,3})"
-  );
-
-  ioRates = value "io-rates" ''list such as [ "/dev/sda 10M" ], rates above 0'' (
-    entries "${path} +([1-9][0-9]*(\\.[0-9]+)?[KMGTP]?|infinity)"
-  );
-
-  ioLatencies = value "io-latencies" ''list such as [ "/dev/sda 25ms" ]'' (
-    entries "${path} +[1-9][0-9]*(\\.[0-9]+)? ?(${units})?"
-  );
-
-  devices = value "devices" ''list such as [ "/dev/nvidia0 rw" ]'' (
-    entries "(/dev/|char-|block-)[^ \n]*( +[rwm]+)?"
-  );
-
-  variable = value "variable" "text or whole number, or false to remove an inherited variable" (
+    variables = _: lib.types.attrsOf variable;
+    slots = _: lib.types.attrsOf kinds.count;
+  };
+  kindOf = lib.mapAttrs (_: type: _: type) kinds;
+  variable = is "text or whole number, or false to remove an inherited variable" (
     found: isString found || isInt found || found == false
-  );
+  ) "variable";
+
+  typeOf =
+    kind:
+    if isList kind then
+      is "one of ${quoted kind}" (oneOf kind) "choice"
+    else if lib.hasPrefix "cap:" kind then
+      cap kinds.${lib.removePrefix "cap:" kind}
+    else
+      kinds.${kind};
+  # A cap of the policy: "infinity" takes one away that a wider rule sets.
+  cap =
+    type: is ''${type.description}, or "infinity"'' (found: type.check found || found == "infinity") "cap";
+
+  # A key that is left out of the file as long as it is null.
+  option =
+    row:
+    let
+      type = typeOf (lib.head row);
+      isTable = type.name == "attrsOf";
+    in
+    lib.mkOption {
+      type = if isTable then type else lib.types.nullOr type;
+      default = if isTable then { } else null;
+      example = lib.elemAt row 1;
+      description = lib.elemAt row 2;
+    };
+in
+{
+  inherit keys kinds;
+  options = lib.mapAttrs (_: option);
 }

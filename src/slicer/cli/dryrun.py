@@ -142,7 +142,7 @@ def _overview(
         ("lease", forecast.text),
         *([("length", forecast.length)] if forecast.length else []),
         *((each.name, f"{each.value} ({each.source})") for each in values if _is_wanted(each)),
-        ("timeout", f"{limit} ({profile.sources['timeout_s']})"),
+        ("timeout", f"{limit} ({profile.sources['timeout']})"),
         ("leftovers", f"{leftovers} ({profile.sources['linger']})"),
         ("threads", f"{profile.threads} ({profile.sources['threads']})"),
     ]
@@ -194,7 +194,7 @@ def _properties(plan: Plan, backend: Backend, spec: ScopeSpec, values: tuple[Set
     acting, idle = backend.enforced(spec, top)
     means = {name.partition(" ")[0]: name.partition(" ")[2].strip("()") for name in acting}
     sources = {setting.name: setting.source for setting in values}
-    sources |= {"RuntimeMaxSec": plan.profile.sources["timeout_s"]}
+    sources |= {"RuntimeMaxSec": plan.profile.sources["timeout"]}
     rows = [
         (
             made.name,

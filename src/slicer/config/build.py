@@ -1,6 +1,9 @@
-"""The built-in profiles, and the step from a profile's entries to its values.
+"""The tables of keys, the built-in profiles, and the step from a profile's entries to its values.
 
-:mod:`slicer.config.profiles` gathers the entries (see :mod:`slicer.config.values`).
+A key is one row: what kind of value it takes, and its default. From the rows are made what a file may say
+(:mod:`slicer.config.check`), what ``slicer profiles`` shows, the options of ``slicer run`` that have words to
+choose from, and the NixOS options (``python -m tests.unit.nix``). :mod:`slicer.config.profiles` gathers the
+entries.
 """
 
 from __future__ import annotations
@@ -8,42 +11,141 @@ from __future__ import annotations
 from slicer import quantity
 from slicer.config import values
 from slicer.config.properties import KEYS, LISTS, LONGEST_STOP_S, find_key, parse_property
-from slicer.config.values import Said
 from slicer.errors import UsageError
 from slicer.model import CPU, SLICES, Host, Profile, Property
 from slicer.quantity import INFINITY, QuantityError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
     from typing import Any
 
-    from slicer.config.values import Entry
-    from slicer.model import SliceName, Then
+    from slicer.config.values import Entry, Reader
+    from slicer.model import SliceName
 
-# The settings outside of profiles: the top level's, and each table's.
-TOP_SETTINGS = ("default_profile", "compat_gpu_lock")
-# Only the name of the CPU slots is fixed.
-TABLES = {
-    "slots": (CPU,),
-    "gpu": ("idle_threshold", "margin", "spike_buffer"),
-    "waiting": ("reserve_after", "order"),
-    "logs": ("max_size", "keep"),
-    "history": ("keep",),
-    "queue": ("shell",),
-    "notify": ("on", "command", "urls"),
+    Kind = str | tuple[str, ...]  # of values: its name, or the words to choose from
+    Row = tuple[Kind, Any]  # and the default, as it is read; None: none, or what the kind itself says
+
+# The keys outside of profiles and of what has a name, by their path.
+SETTINGS: dict[str, Row] = {
+    "default_profile": ("text", "light"),
+    f"slots.{CPU}": ("some-count", None),  # by the machine. Other slots have any name
+    "compat_gpu_lock": ("path", ""),
+    "gpu.idle_threshold": ("gpu-memory", 200),
+    "gpu.margin": ("gpu-memory", 512),
+    "gpu.spike_buffer": ("fraction", 0.1),
+    "waiting.reserve_after": ("auto-time", None),
+    "waiting.order": (("auto", "arrival"), "auto"),
+    "logs.max_size": ("some-gpu-memory", 256),
+    "logs.keep": ("wait", 30 * 86_400.0),
+    "history.keep": ("keep", None),
+    "queue.shell": ("text", "/bin/sh"),
+    "notify.on": ("events", None),
+    "notify.command": ("command-line", None),
+    "notify.urls": ("urls", None),
 }
-# The keys for sharing, fencing and using GPUs, in the order in which slicer.config.gpu_keys reads them.
-GPU_KEYS = (
-    "share", "share_mode", "share_skip_syncs", "over_cap", "fence", "devices", "idle_timeout", "on_idle",
-    "gpu_ids",
-)  # fmt: skip
-_THENS: tuple[Then, ...] = ("run", "fail")
+TABLES: dict[str, tuple[str, ...]] = {}
+for _path in SETTINGS:
+    _table, _, _key = _path.rpartition(".")
+    if _table:
+        TABLES[_table] = (*TABLES.get(_table, ()), _key)
+# The fields of a profile that one key each sets, in the order in which they are shown.
+PROFILE: dict[str, Row] = {
+    "description": ("text", ""),
+    "slice": (SLICES, "cpu"),
+    "gpus": ("count", 0),
+    "gpu_choice": ("gpus", ()),
+    "gpu_ids": (("uuid", "index"), "uuid"),
+    "vram_mib": ("some-gpu-memory", None),
+    "margin_mib": ("gpu-memory", None),
+    "cpu_slots": ("count", 0),
+    "priority": ("priority", 0),
+    "max_wait_s": ("wait", None),
+    "then": (("run", "fail"), None),
+    "threads": ("threads", None),
+    "timeout_s": ("time", None),
+    "linger": ("flag", False),
+    "grace_s": ("time", None),
+    "share": (("lock", "cap", "both", "off"), "off"),
+    "share_mode": ("share-mode", "yield"),
+    "share_skip_syncs": ("syncs", 0),
+    "over_cap": (("warn", "end"), "warn"),
+    "fence": (("auto", "on", "off"), "auto"),
+    "devices": ("nvidia-devices", ()),
+    "idle_timeout_s": ("time", None),
+    "on_idle": (("warn", "stop"), "warn"),
+    "notify": ("events", None),
+}
+OTHER_KEYS = {"inherits": "text", "slots": "slots", "env": "variables"}  # of a profile, and their kinds
 # The limits of a slice. A slice holds many jobs: time limits and signals are for each of them.
 SLICE_KEYS = (
     "cpu_weight", "cpu_quota", "allowed_cpus", "memory_high", "memory_max", "memory_swap_max", "tasks_max",
     "io_weight",
 )  # fmt: skip
+_NO_READERS: dict[Kind, Reader] = {}
+_UNITS = ("_s", "_mib", "_bytes", "_choice")  # at the end of a field's name, but not of its key
+
+
+def key_of(field: str) -> str:
+    """The key of a field, without the unit in the field's name: "idle" of "idle_s"."""
+    return field.rpartition("_")[0] if field.endswith(_UNITS) else field
+
+
+def kinds(rows: Mapping[str, Row]) -> dict[str, Kind]:
+    """The kind of each key."""
+    return {key_of(field): kind for field, (kind, _) in rows.items()}
+
+
+def reader(kind: Kind) -> Reader:
+    """The reader of values of that kind."""
+    if isinstance(kind, tuple):
+        return lambda entry, label: values.choice(entry, label, kind)
+    if kind in values.READERS:
+        return values.READERS[kind]
+    # What few configurations have.
+    from slicer.config import gpu_keys
+
+    if kind in gpu_keys.READERS:
+        return gpu_keys.READERS[kind]
+    from slicer.config import notify_keys
+
+    if kind in notify_keys.READERS:
+        return notify_keys.READERS[kind]
+    from slicer.config import route_values
+
+    return route_values.READERS[kind]
+
+
+class Said:
+    """The entries of a profile, route or server, by key. Notes the source of each value that is read."""
+
+    def __init__(self, entries: dict[str, Entry]) -> None:
+        self.entries = entries
+        self.sources: dict[str, str] = {}
+
+    def get(self, key: str) -> Entry | None:
+        """The entry of a key, or None."""
+        entry = self.entries.get(key)
+        self.sources[key] = entry[1] if entry else "default"
+        return entry
+
+    def read(
+        self, rows: Mapping[str, Row], path: str = "", readers: Mapping[Kind, Reader] = _NO_READERS
+    ) -> dict[str, Any]:
+        """Read each row's field. A field's unit is not part of its key.
+
+        ``path`` is the prefix of a table within, such as "gpu.". The table around it fills its gaps.
+        ``readers``: of kinds that only this table has.
+        """
+        found: dict[str, Any] = {}
+        for field, (kind, default) in rows.items():
+            key = key_of(field)
+            entry = self.get(path + key)
+            if entry is None and path and key in self.entries:
+                entry = self.entries[key]
+                self.sources[path + key] = entry[1]
+            found[field] = default if entry is None else (readers.get(kind) or reader(kind))(entry, key)
+        return found
 
 
 def default_slots(machine: Host) -> int:
@@ -97,115 +199,92 @@ def profile(
     ``margin`` is the default margin in MiB, with its source; ``slots`` are the names of all slots. Raises the
     entry's own kind of error for an invalid value.
     """
-    taken = Said(entries)
+    said = Said(entries)
     properties: dict[str, Property] = {}
     for key in KEYS:
         if key in entries:
             made = property_of(key, entries[key], host)
             properties[made.name] = made
-            taken.sources[made.name] = entries[key][1]
+            said.sources[made.name] = entries[key][1]
     env = {}
     for key, (value, source, _) in entries.items():
         if key.startswith("env.") and value is not False:
             env[key[4:]] = str(value)
-            taken.sources[key] = source
-    vram = taken.get("vram", "vram_mib")
-    vram_mib = values.vram(vram, "whole GPUs") if vram else None
-    choice = taken.get("gpu", "gpu_choice")
-    gpu_choice = values.gpu_list(choice) if choice else ()
-    gpus = _gpus(taken, gpu_choice, vram_mib)
-    then = taken.get("then")
-    return Profile(
-        name=name,
-        description=values.text(taken.settled("description", ""), "description"),
-        slice=_slice(taken, gpus),
-        gpus=gpus,
-        gpu_choice=gpu_choice,
-        vram_mib=vram_mib,
-        margin_mib=_margin(taken, margin, vram_mib),
-        slots=_slots(taken, slots),
-        priority=values.priority(taken.settled("priority", 0)),
-        max_wait_s=_max_wait(taken, then),
-        then=values.choice(then, "then", _THENS) if then else None,
-        threads=_threads(taken, threads, host, properties),
-        timeout_s=_timeout(taken, host),
-        linger=values.flag(taken.settled("linger", False), "linger"),
-        grace_s=_grace(taken, host),
-        env=env,
-        properties=properties,
-        sources=taken.sources,
-        notify=_notify(taken),
-        **_gpu_fields(taken, properties, has_memory=bool(vram_mib)),
-    )
+            said.sources[key] = source
+    _check_spelling(entries, host)
+    found = said.read(PROFILE)
+    found["gpus"] = _gpus(said, found)
+    found["slice"] = _slice(said, found["slice"], found["gpus"])
+    found["margin_mib"] = _margin(said, margin, found)
+    found["threads"] = _threads(said, found["threads"], threads, host, properties)
+    if "grace" in entries:
+        found["grace_s"] = min(found["grace_s"] or LONGEST_STOP_S, LONGEST_STOP_S)
+    _check_beside(entries, found, properties)
+    found["slots"] = _slots(said, found.pop("cpu_slots"), slots)
+    return Profile(name=name, env=env, properties=properties, sources=said.sources, **found)
 
 
-def _gpu_fields(taken: Said, given: Collection[str], *, has_memory: bool) -> dict[str, Any]:
-    """The fields for sharing, fencing and using GPUs that the profile sets."""
-    said = {key: entry for key in GPU_KEYS if (entry := taken.get(key))}
-    if not said:
-        return {}
-    from slicer.config import gpu_keys
-
-    return gpu_keys.read(said, given, has_memory=has_memory)
-
-
-def _notify(taken: Said) -> tuple[str, ...] | None:
-    entry = taken.get("notify")
-    if entry is None:
-        return None
-    from slicer.config.notify_keys import words
-
-    return words(entry)
+def _check_spelling(entries: Mapping[str, Entry], host: Host) -> None:
+    """Refuse a list for a number, and what ``--set`` says, in words that are about just that."""
+    gpus, timeout = entries.get("gpus"), entries.get("timeout")
+    if gpus and isinstance(gpus[0], str) and "," in gpus[0]:
+        raise values.refuse(gpus, "gpus", f"{gpus[0]!r:.40} is a list", "write it as gpu")
+    if timeout and timeout[1] == "--set":
+        property_of("runtime_max", timeout, host)
 
 
-def _gpus(taken: Said, choice: tuple[str, ...], vram_mib: int | None) -> int:
+def _check_beside(entries: dict[str, Entry], found: Mapping[str, Any], given: Collection[str]) -> None:
+    if found["max_wait_s"] is None and "then" in entries:
+        message = "applies when the wait is over, and this job waits for ever"
+        values.check_beside(entries["then"], "then", message, "add --max-wait")
+    if not entries.keys().isdisjoint(("share", "share_mode", "fence")):
+        from slicer.config import gpu_keys
+
+        gpu_keys.check(entries, found, given)
+
+
+def _gpus(said: Said, found: Mapping[str, Any]) -> int:
     """The number of GPUs: the one given, else all that are named, else one if memory is wanted."""
-    entry, sources = taken.get("gpus"), taken.sources
+    entry, sources, choice = said.entries.get("gpus"), said.sources, found["gpu_choice"]
+    gpus: int = found["gpus"]
     if not entry:
-        sources["gpus"] = sources["gpu_choice" if choice else "vram_mib"]
-        return len(choice) or (1 if vram_mib else 0)
-    if isinstance(entry[0], str) and "," in entry[0]:
-        raise values.refuse(entry, "gpus", f"{entry[0]!r:.40} is a list", "write it as gpu")
-    gpus = values.count(entry, "gpus", lowest=0)
+        sources["gpus"] = sources["gpu" if choice else "vram"]
+        return len(choice) or (1 if found["vram_mib"] else 0)
     for key in ("gpu", "vram"):
-        if not gpus and key in taken.entries:
+        if not gpus and key in said.entries:
             message = f"conflicts with gpus = 0, set by {sources['gpus']}"
-            raise values.refuse(taken.entries[key], key, message, "remove one of them")
+            raise values.refuse(said.entries[key], key, message, "remove one of them")
     if choice and gpus > len(choice):
-        message = f"{gpus} are more than the {len(choice)} that {sources['gpu_choice']} names"
+        message = f"{gpus} are more than the {len(choice)} that {sources['gpu']} names"
         raise values.refuse(entry, "gpus", message, "name more GPUs, or ask for fewer")
     return gpus
 
 
-def _margin(taken: Said, setting: tuple[int, str], vram_mib: int | None) -> int:
+def _margin(said: Said, setting: tuple[int, str], found: Mapping[str, Any]) -> int:
     """The margin in MiB; 0 for whole GPUs, which no other job shares."""
-    entry = taken.get("margin", "margin_mib")
-    if not entry:
-        if not vram_mib:
-            return 0
-        found, taken.sources["margin_mib"] = setting
-        return found
-    found = values.mib(entry, "margin")
-    if vram_mib:
-        return found
-    message = "is added to the GPU memory that a job requests, and this job requests none"
-    values.check_beside(entry, "margin", message, "add --vram")
-    return 0
+    margin_mib: int | None = found["margin_mib"]
+    if not found["vram_mib"]:
+        if margin_mib is not None:
+            message = "is added to the GPU memory that a job requests, and this job requests none"
+            values.check_beside(said.entries["margin"], "margin", message, "add --vram")
+        return 0
+    if margin_mib is None:
+        margin_mib, said.sources["margin"] = setting
+    return margin_mib
 
 
-def _slots(taken: Said, known: Collection[str]) -> dict[str, int]:
+def _slots(said: Said, cpu: int, known: Collection[str]) -> dict[str, int]:
     """The slots that the profile takes. ``known``: the names of all slots."""
-    taken.get(f"slots.{CPU}")  # its source is needed even if there is none
-    found: dict[str, int] = {}
-    for key, entry in taken.entries.items():
+    found = {CPU: cpu} if cpu else {}
+    for key, entry in said.entries.items():
         if not key.startswith("slots."):
             continue
         name = key[len("slots.") :]
-        taken.get(key)
+        said.get(key)
         if name not in known:
             message, hint = unknown_slot(name, known)
             raise values.refuse(entry, key, message, hint)
-        count = values.count(entry, "cpu_slots" if name == CPU else key, lowest=0)
+        count = values.count(entry, key, lowest=0)
         if count:
             found[name] = count
     return found
@@ -219,38 +298,24 @@ def unknown_slot(name: str, known: Collection[str]) -> tuple[str, str]:
     return f"there is no slot named {name!r:.80}", hint
 
 
-def _max_wait(taken: Said, then: Entry | None) -> float | None:
-    entry = taken.get("max_wait", "max_wait_s")
-    found = values.seconds(entry, "max_wait") if entry else None
-    if found is None and then:
-        message = "applies when the wait is over, and this job waits for ever"
-        values.check_beside(then, "then", message, "add --max-wait")
-    return found
-
-
-def _slice(taken: Said, gpus: int) -> SliceName:
-    value, source, error = taken.settled("slice", "cpu")
-    for name in SLICES:
-        if value == name and not source.startswith(("built-in", "default")):
-            return name
-    if value not in SLICES:
-        raise error(f'slice: expected "cpu" or "gpu", not {value!r:.40}', where=source)
-    # Unless a file sets the slice, a job goes where its GPUs are: "--profile heavy --gpus 1" to gpu.slice.
+def _slice(said: Said, value: SliceName, gpus: int) -> SliceName:
+    """Unless a file sets it, a job goes where its GPUs are: "--profile heavy --gpus 1" to gpu.slice."""
+    if not said.sources["slice"].startswith(("built-in", "default")):
+        return value
     implied: SliceName = "gpu" if gpus else "cpu"
     if implied != value:
-        taken.sources["slice"] = f"gpus = {gpus} ({taken.sources['gpus']})"
+        said.sources["slice"] = f"gpus = {gpus} ({said.sources['gpus']})"
     return implied
 
 
-def _threads(taken: Said, forced: int | None, host: Host, properties: dict[str, Property]) -> int:
-    entry = taken.settled("threads", "auto")
-    if entry[0] != "auto":
-        chosen = values.count(entry, "threads", lowest=1, also=' or "auto"')
-    else:
+def _threads(
+    said: Said, chosen: int | None, forced: int | None, host: Host, properties: dict[str, Property]
+) -> int:
+    if chosen is None:
         chosen, reason = _auto_threads(host, properties)
-        taken.sources["threads"] = f"{entry[1]}, auto: {reason}"
+        said.sources["threads"] += f", auto: {reason}"
     if forced is not None:
-        taken.sources["threads"] = "CPU_RUN_THREADS"
+        said.sources["threads"] = "CPU_RUN_THREADS"
         return forced
     return chosen
 
@@ -269,28 +334,6 @@ def _auto_threads(host: Host, properties: dict[str, Property]) -> tuple[int, str
         if cores < chosen:
             chosen, reason = cores, f"AllowedCPUs={allowed.text}"
     return max(1, chosen), reason
-
-
-def _timeout(taken: Said, host: Host) -> float | None:
-    entry = taken.get("timeout", "timeout_s")
-    if not entry:
-        return None
-    value, source, error = entry
-    label = "RuntimeMaxSec" if source == "--set" else "timeout"
-    if source == "--timeout":
-        label, source = source, ""
-    made = property_of("runtime_max", (value, source, error), host, label).value
-    return None if made == INFINITY or not isinstance(made, int) else made / 1e6
-
-
-def _grace(taken: Said, host: Host) -> float | None:
-    """The time of the command alone, once it is asked to end. None: not set."""
-    entry = taken.get("grace", "grace_s")
-    if entry is None:
-        return None
-    made = property_of("timeout_stop", entry, host, "grace").value
-    assert isinstance(made, int)
-    return min(made / 1e6, LONGEST_STOP_S)
 
 
 def property_of(key: str, entry: Entry, host: Host, label: str = "") -> Property:

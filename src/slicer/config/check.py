@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Any
 
 from slicer.config import values
-from slicer.config.build import GPU_KEYS, SLICE_KEYS, TABLES, TOP_SETTINGS
+from slicer.config.build import OTHER_KEYS, PROFILE, SETTINGS, SLICE_KEYS, TABLES, kinds
 from slicer.config.files import Layer
 from slicer.config.properties import KEYS, find
 from slicer.config.route_slots import MODES
 from slicer.errors import ConfigError
 from slicer.model import CPU, SLICES
 
+TOP_SETTINGS = tuple(path for path in SETTINGS if "." not in path)
 TOP_KEYS = (*TOP_SETTINGS, *TABLES, "slices", "profiles", "routes", "serve", "engine")
-OWN_KEYS = (
-    "description", "inherits", "slice", "gpus", "gpu", "vram", "margin", "cpu_slots", "slots", "priority",
-    "max_wait", "then", "threads", "timeout", "linger", "grace", "notify", "env", *GPU_KEYS,
-)  # fmt: skip
+OWN_KEYS = {**kinds(PROFILE), **OTHER_KEYS}
 _LONGEST_NAME = 31  # of a route or a destination; with a dash between them they name a slot
 
 
@@ -51,9 +50,7 @@ def check_keys(layer: Layer) -> None:
         _check_engine(data, layer)
 
 
-def _below(
-    around: dict[str, Any], known: tuple[str, ...] | None, layer: Layer, *path: str
-) -> dict[str, Any]:
+def _below(around: dict[str, Any], known: Collection[str] | None, layer: Layer, *path: str) -> dict[str, Any]:
     """The table at ``path`` in the outer table, with known keys only (None: any)."""
     table = as_table(around.get(path[-1], {}), layer, *path)
     if known is not None:
@@ -66,7 +63,7 @@ def _check_engine(data: dict[str, Any], layer: Layer) -> None:
     from slicer.config.slurm import PROFILE_KEYS
 
     engine = _below(data, ("slurm",), layer, "engine")
-    table = _below(engine, SLURM_KEYS, layer, "engine", "slurm")
+    table = _below(engine, (*SLURM_KEYS, "profiles"), layer, "engine", "slurm")
     profiles = _below(table, None, layer, "engine", "slurm", "profiles")
     for name in profiles:
         _below(profiles, PROFILE_KEYS, layer, "engine", "slurm", "profiles", name)
@@ -133,7 +130,7 @@ def as_table(value: object, layer: Layer, *path: str) -> dict[str, Any]:
     return value
 
 
-def known_keys(table: dict[str, Any], known: tuple[str, ...], layer: Layer, path: tuple[str, ...]) -> None:
+def known_keys(table: dict[str, Any], known: Collection[str], layer: Layer, path: tuple[str, ...]) -> None:
     """Raise ConfigError for an unknown key of the table."""
     for key in table:
         if key not in known:

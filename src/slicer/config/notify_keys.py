@@ -1,4 +1,4 @@
-"""``notify`` of a profile and the table ``[notify]``. Imported only if one of them is set."""
+"""The values of ``notify`` and of the table ``[notify]``. Imported only if one of them is set."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from slicer.model import Notify
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from slicer.config.values import Entry
+    from slicer.config.values import Entry, Reader
 
 EVENTS = ("done", "failed", "oom", "idle", "waited", "queue-done")
 DESKTOP = "desktop"  # a destination that needs no configuration
@@ -36,35 +34,33 @@ def words(entry: Entry, label: str = "notify") -> tuple[str, ...]:
     return tuple(found)
 
 
-def table(settings: Mapping[str, Entry]) -> Notify | None:
-    """The table ``[notify]`` from its settings; None if it is not set."""
-    on, command, urls = (settings.get(f"notify.{key}") for key in ("on", "command", "urls"))
+def table(
+    on: tuple[str, ...] | None, command: tuple[str, ...] | None, urls: tuple[str, ...] | None
+) -> Notify | None:
+    """The table ``[notify]`` from its keys (None: not set); None if none is set."""
     if not (on or command or urls):
         return None
-    said = words(on, "notify.on") if on else ()
-    return Notify(
-        tuple(word for word in said if word in EVENTS), _command(command) if command else (),
-        _urls(urls) if urls else (), desktop=DESKTOP in said,
-    )  # fmt: skip
+    events = tuple(word for word in on or () if word in EVENTS)
+    return Notify(events, command or (), urls or (), desktop=DESKTOP in (on or ()))
 
 
-def _command(entry: Entry) -> tuple[str, ...]:
+def _command(entry: Entry, label: str) -> tuple[str, ...]:
     """A list of words, or one text, split as by a shell."""
     value = entry[0]
     try:
-        found = value if isinstance(value, list) else shlex.split(text(entry, "notify.command"))
+        found = value if isinstance(value, list) else shlex.split(text(entry, label))
     except ValueError as error:
-        raise refuse(entry, "notify.command", f"{error}: {value!r:.60}") from None
+        raise refuse(entry, label, f"{error}: {value!r:.60}") from None
     if not found or not all(isinstance(word, str) and "\0" not in word for word in found) or not found[0]:
-        raise refuse(entry, "notify.command", f"expected a command, not {value!r:.40}")
+        raise refuse(entry, label, f"expected a command, not {value!r:.40}")
     return tuple(found)
 
 
-def _urls(entry: Entry) -> tuple[str, ...]:
+def _urls(entry: Entry, label: str) -> tuple[str, ...]:
     value = entry[0]
     if not isinstance(value, list) or not all(isinstance(url, str) and ":" in url for url in value):
         example = '["ntfy://my-topic"]'
-        raise refuse(entry, "notify.urls", f"expected a list such as {example}")
+        raise refuse(entry, label, f"expected a list such as {example}")
     return tuple(value)
 
 
@@ -85,3 +81,6 @@ def settle(said: tuple[str, ...] | None, table: Notify | None, source: str = "")
         hint = f'add "{DESKTOP}", or a command or urls to [notify] in the configuration'
         raise UsageError("there is no destination", where=source or "notify", hint=hint)
     return found
+
+
+READERS: dict[str, Reader] = {"events": words, "command-line": _command, "urls": _urls}

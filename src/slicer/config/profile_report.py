@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from slicer.config import build, profiles
+from typing import Any
+
+from slicer.config import build
 from slicer.config.profiles import NO_OVERRIDES, Config, Overrides
 from slicer.model import CPU, Host
 from slicer.quantity import duration_text, format_cpus, format_size, percent_text, size_text
 from slicer.record import record
 
-# A profile's needs from the ledger, spelled as in a file.
-NEEDS = (
-    "gpus", "gpu", "gpu_ids", "vram", "margin", "cpu_slots", "priority", "max_wait", "then", "share",
-    "share_mode", "share_skip_syncs", "over_cap", "notify",
-)  # fmt: skip
+# The keys of what a job needs; ``--dry-run`` has lines of their own for the others.
+_OTHERWISE = ("description", "slice", "threads", "timeout", "linger", "fence")
+NEEDS = tuple(key for key in map(build.key_of, build.PROFILE) if key not in _OTHERWISE)
 _ALWAYS = ("description", "slice", "gpus", "cpu_slots", "threads", "timeout", "linger")  # defaults, too
-# Fields named unlike their keys.
-_FIELDS = {
-    "gpu": "gpu_choice", "vram": "vram_mib", "margin": "margin_mib", "cpu_slots": f"slots.{CPU}",
-    "max_wait": "max_wait_s", "timeout": "timeout_s", "grace": "grace_s",
-}  # fmt: skip
+_HIDDEN = ("queue.shell", "notify.on", "notify.command", "notify.urls")  # urls may have passwords
+# What None means, of a kind of values.
+_UNSET = {"time": "infinity", "wait": "infinity", "auto-time": "auto", "keep": "forever"}
 
 
 @record
@@ -61,21 +59,29 @@ def summaries(config: Config) -> tuple[Summary, ...]:
 
 def general_settings(config: Config) -> tuple[Setting, ...]:
     """The settings outside of profiles."""
-    reserve_after_s = config.policy.reserve_after_s
-    values = {
-        "default_profile": config.default_profile,
-        **{f"slots.{name}": str(limit) for name, limit in config.slots.items()},
-        "compat_gpu_lock": config.compat_gpu_lock or "none",
-        "gpu.idle_threshold": size_text(config.policy.idle_threshold_mib << 20),
-        "gpu.margin": size_text(config.margin_mib << 20),
-        "gpu.spike_buffer": percent_text(round(config.policy.spike_buffer * 10_000)),
-        "waiting.reserve_after": "auto" if reserve_after_s is None else _duration(reserve_after_s),
-        "waiting.order": "arrival" if config.policy.by_arrival else "auto",
-        "logs.max_size": size_text(config.log_mib << 20),
-        "logs.keep": _duration(config.log_keep_s),
-        "history.keep": _duration(config.history_keep_s, "forever"),
-    }
-    return tuple(Setting(name, value, config.sources[name]) for name, value in values.items())
+    found = []
+    for path, (kind, _) in build.SETTINGS.items():
+        if path == f"slots.{CPU}":
+            slots = {f"slots.{name}": str(limit) for name, limit in config.slots.items()}
+            found += [Setting(name, limit, config.sources[name]) for name, limit in slots.items()]
+        elif path not in _HIDDEN:
+            found.append(Setting(path, text_of(kind, config.settings[path]) or "none", config.sources[path]))
+    return tuple(found)
+
+
+def text_of(kind: build.Kind, value: Any) -> str:
+    """A value as a configuration file has it, without quotes."""
+    if value is None:
+        return _UNSET.get(str(kind), "")
+    if isinstance(value, tuple):
+        return ("," if kind == "gpus" else ", ").join(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if kind in ("gpu-memory", "some-gpu-memory"):
+        return size_text(value << 20)
+    if kind == "fraction":
+        return percent_text(round(value * 10_000))
+    return duration_text(round(value * 1e6)) if isinstance(value, float) else str(value)
 
 
 def settings(
@@ -86,30 +92,17 @@ def settings(
     Raises what :meth:`Config.profile` raises.
     """
     made = config.profile(name, overrides)
-    values = {
-        "description": made.description, "slice": made.slice, "gpus": str(made.gpus),
-        "gpu": ",".join(made.gpu_choice), "gpu_ids": made.gpu_ids,
-        "vram": size_text((made.vram_mib or 0) << 20), "margin": size_text(made.margin_mib << 20),
-        "cpu_slots": str(made.slots.get(CPU, 0)),
-        **{f"slots.{slot}": str(count) for slot, count in made.slots.items() if slot != CPU},
-        "priority": str(made.priority), "max_wait": _duration(made.max_wait_s), "then": made.then or "",
-        "threads": str(made.threads), "timeout": _duration(made.timeout_s),
-        "linger": "true" if made.linger else "false", "grace": _duration(made.grace_s),
-        "share": made.share, "share_mode": made.share_mode,
-        "share_skip_syncs": str(made.share_skip_syncs), "over_cap": made.over_cap, "fence": made.fence,
-        "devices": ", ".join(made.devices), "idle_timeout": _duration(made.idle_timeout_s),
-        "on_idle": made.on_idle, "notify": ", ".join(made.notify or ()),
-        **{each.name: each.text.replace("\n", ", ") for each in made.properties.values()},
-        **{f"env.{variable}": value for variable, value in made.env.items()},
-    }  # fmt: skip
-    if made.vram_mib is None:
-        del values["margin"]
-    found = [Setting(key, value, made.sources[_FIELDS.get(key, key)]) for key, value in values.items()]
+    texts: dict[str, str] = {}
+    for field, (kind, _) in build.PROFILE.items():
+        if field == "cpu_slots":
+            texts[field] = str(made.slots.get(CPU, 0))
+            texts |= {f"slots.{slot}": str(count) for slot, count in made.slots.items() if slot != CPU}
+        elif field != "margin_mib" or made.vram_mib is not None:
+            texts[build.key_of(field)] = text_of(kind, getattr(made, field))
+    texts |= {each.name: each.text.replace("\n", ", ") for each in made.properties.values()}
+    texts |= {f"env.{variable}": value for variable, value in made.env.items()}
+    found = [Setting(key, text, made.sources[key]) for key, text in texts.items()]
     return tuple(each for each in found if each.name in _ALWAYS or each.source != "default")
-
-
-def _duration(seconds: float | None, unlimited: str = "infinity") -> str:
-    return unlimited if seconds is None else duration_text(round(seconds * 1e6))
 
 
 _HEAD = """\
@@ -184,12 +177,12 @@ def default_config_text(host: Host) -> str:
         "# license-matlab = 2              # any other name, for other countable resources",
     ]
     table_of = ""
-    for name, value in profiles.POLICY_SETTINGS.items():
-        table_name, _, key = name.partition(".")
+    for path in (path for path in build.SETTINGS if path in _COMMENTS):
+        table_name, _, key = path.partition(".")
         if table_name != table_of:
             lines += ["", f"#[{table_name}]"]
             table_of = table_name
-        lines.append(_line(key, value, _COMMENTS[name]))
+        lines.append(_line(key, text_of(*build.SETTINGS[path]), _COMMENTS[path]))
     for name, table in build.builtin_profiles(host, slots).items():
         lines += ["", f"#[profiles.{name}]"]
         lines += [_line(key, value, _COMMENTS.get(key, "")) for key, value in table.items()]

@@ -22,25 +22,12 @@ from slicer.record import as_dict, record, replace
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
     from slicer.config.values import Entry
     from slicer.model import Notify
 
-DEFAULT_PROFILE = "light"
 _GPU_PROFILE = "gpu"
-
-# The sharing of GPUs, the turns, the limits of what is kept, and queues' shell, unless a file sets them.
-POLICY_SETTINGS = {
-    "gpu.idle_threshold": "200M",
-    "gpu.margin": "512M",
-    "gpu.spike_buffer": "10%",
-    "waiting.reserve_after": "auto",
-    "waiting.order": "auto",
-    "logs.max_size": "256M",
-    "logs.keep": "30d",
-    "history.keep": "forever",
-    "queue.shell": "/bin/sh",
-}
 
 # One variable for each library that has its own. PyTorch, NumPy, SciPy, scikit-learn and Arrow read those of
 # OpenMP, MKL and OpenBLAS.
@@ -135,6 +122,7 @@ class Config:
     default_profile: str
     compat_gpu_lock: str
     threads: int | None  # CPU_RUN_THREADS
+    settings: dict[str, Any]  # by their path
     sources: dict[str, str]
     warnings: tuple[str, ...]
     layers: tuple[Layer, ...]  # the built-in profiles first
@@ -218,7 +206,7 @@ def _circle(found: list[str], again: str) -> str:
     return f"profiles inherit in a circle: {' -> '.join([*found[found.index(again) :], again])}"
 
 
-_OTHER_NAMES = {"runtime_max": "timeout", "cpu_slots": f"slots.{CPU}"}  # keys with the same meaning as others
+_OTHER_NAMES = {"runtime_max": "timeout", f"slots.{CPU}": "cpu_slots"}  # keys with the same meaning as others
 _SAME = (("timeout", "runtime_max", "the same limit"), ("cpu_slots", f"slots.{CPU}", "the same"))
 
 
@@ -266,27 +254,25 @@ def _override(entries: dict[str, Entry], overrides: Overrides) -> None:
         entries[key] = (text, "--set", UsageError)
     if overrides.timeout is not None and "timeout" in entries and entries["timeout"][1] == "--set":
         raise UsageError("--timeout and --set RuntimeMaxSec= are the same limit", hint="give one of them")
-    said: dict[str, Entry] = _slots_said(overrides)
+    said: dict[str, Entry] = {}
     for key, value in as_dict(overrides).items():
-        if value is not None and key not in ("assignments", "slots", "cpu_slots"):
+        if value is not None and key not in ("assignments", "slots"):
             said[key] = (value, "--" + key.replace("_", "-"), UsageError)
+    for word in overrides.slots:
+        _say_slot(said, word)
     _lay(entries, said)
 
 
-def _slots_said(overrides: Overrides) -> dict[str, Entry]:
-    """The slots on the command line. Raises UsageError for a name that is listed twice."""
-    said: dict[str, Entry] = {}
-    if overrides.cpu_slots is not None:
-        said[f"slots.{CPU}"] = (overrides.cpu_slots, "--cpu-slots", UsageError)
-    for word in overrides.slots:
-        name, equals, count = word.partition("=")
-        values.slot_name((name, "--slot", UsageError), "slot")
-        if f"slots.{name}" in said:
-            which = said[f"slots.{name}"][1]
-            message = f"{name} is listed twice" if which == "--slot" else f"{name} is already set by {which}"
-            raise UsageError(message, where="--slot", hint=f"write --slot {name}=N once")
-        said[f"slots.{name}"] = (count if equals else 1, "--slot", UsageError)
-    return said
+def _say_slot(said: dict[str, Entry], word: str) -> None:
+    """A slot of the command line. Raises UsageError for a name that is listed twice."""
+    name, equals, count = word.partition("=")
+    values.slot_name((name, "--slot", UsageError), "slot")
+    key = _OTHER_NAMES.get(f"slots.{name}", f"slots.{name}")
+    if key in said:
+        which = said[key][1]
+        message = f"{name} is listed twice" if which == "--slot" else f"{name} is already set by {which}"
+        raise UsageError(message, where="--slot", hint=f"write --slot {name}=N once")
+    said[key] = (count if equals else 1, "--slot", UsageError)
 
 
 def load(
@@ -317,49 +303,51 @@ def load(
 def _config(
     environ: Mapping[str, str], machine: Host, layers: tuple[Layer, ...], warnings: tuple[str, ...]
 ) -> Config:
-    slots_here = build.default_slots(machine)
-    own = {"slots.cpu": slots_here, "default_profile": DEFAULT_PROFILE, "compat_gpu_lock": ""}
-    settings: dict[str, Entry] = {
-        name: (value, "built-in", ConfigError) for name, value in {**own, **POLICY_SETTINGS}.items()
-    }
+    settings: dict[str, Entry] = {}
     for layer in layers:
-        settings |= {key: entry for key, entry in layer.entries().items() if key in build.TOP_SETTINGS}
+        settings |= {key: entry for key, entry in layer.entries().items() if key in build.SETTINGS}
         for table in build.TABLES:
             settings |= {f"{table}.{key}": entry for key, entry in layer.entries(table).items()}
-    for variable, name in (("CPU_RUN_SLOTS", "slots.cpu"), ("GPU_LOCK_PATH", "compat_gpu_lock")):
+    for variable, name in (("CPU_RUN_SLOTS", f"slots.{CPU}"), ("GPU_LOCK_PATH", "compat_gpu_lock")):
         if environ.get(variable):
             settings[name] = (environ[variable], variable, UsageError)
     if environ.get("SLICER_SIM"):  # scripts lock real GPUs
         settings["compat_gpu_lock"] = ("", "SLICER_SIM", ConfigError)
-    threads = environ.get("CPU_RUN_THREADS")
-    slots = _slots(settings, layers)
+    slots = _slots(settings, layers, machine)
+    found = build.Said(settings).read(build.SETTINGS)
     builtin = tuple(
         Layer(f"built-in {name}", {"profiles": {name: table}}, {})
         for name, table in build.builtin_profiles(machine, slots[CPU]).items()
     )
-    entry = (threads, "CPU_RUN_THREADS", UsageError)
+    threads = (environ.get("CPU_RUN_THREADS"), "CPU_RUN_THREADS", UsageError)
     return Config(
         host=machine,
         slots=slots,
-        default_profile=values.text(settings["default_profile"], "default_profile"),
-        compat_gpu_lock=values.lock_path(settings["compat_gpu_lock"]),
-        threads=values.count(entry, "threads", lowest=1) if threads else None,
-        sources={name: source for name, (_, source, _) in settings.items()},
+        default_profile=found["default_profile"],
+        compat_gpu_lock=found["compat_gpu_lock"],
+        threads=values.count(threads, "threads", lowest=1) if threads[0] else None,
+        settings=found,
+        sources={name: settings[name][1] if name in settings else "built-in" for name in (*found, *settings)},
         warnings=warnings,
         layers=builtin + layers,
-        margin_mib=values.mib(settings["gpu.margin"], "gpu.margin"),
-        policy=_policy(settings),
-        log_mib=_log_mib(settings["logs.max_size"]),
-        log_keep_s=values.seconds(settings["logs.keep"], "logs.keep"),
-        shell=values.text(settings["queue.shell"], "queue.shell"),
-        history_keep_s=_history_keep_s(settings["history.keep"]),
-        notify=_notify(settings),
+        margin_mib=found["gpu.margin"],
+        policy=Policy(
+            idle_threshold_mib=found["gpu.idle_threshold"],
+            spike_buffer=found["gpu.spike_buffer"],
+            reserve_after_s=found["waiting.reserve_after"],
+            by_arrival=found["waiting.order"] == "arrival",
+        ),
+        log_mib=found["logs.max_size"],
+        log_keep_s=found["logs.keep"],
+        shell=found["queue.shell"],
+        history_keep_s=found["history.keep"],
+        notify=_notify(found),
     )
 
 
-def _slots(settings: dict[str, Entry], layers: tuple[Layer, ...]) -> dict[str, int]:
+def _slots(settings: dict[str, Entry], layers: tuple[Layer, ...], machine: Host) -> dict[str, int]:
     """The number of slots of each name; those that only routes name are added to ``settings``."""
-    found = {
+    found = {CPU: build.default_slots(machine)} | {
         key[len("slots.") :]: values.count(entry, key, lowest=1)
         for key, entry in settings.items()
         if key.startswith("slots.")
@@ -376,51 +364,13 @@ def _slots(settings: dict[str, Entry], layers: tuple[Layer, ...]) -> dict[str, i
     return found
 
 
-def _notify(settings: dict[str, Entry]) -> Notify | None:
-    if not any(name.startswith("notify.") for name in settings):
+def _notify(found: dict[str, Any]) -> Notify | None:
+    said = found["notify.on"], found["notify.command"], found["notify.urls"]
+    if not any(said):
         return None
     from slicer.config.notify_keys import table
 
-    return table(settings)
-
-
-_ORDERS = ("auto", "arrival")
-
-
-def _policy(settings: dict[str, Entry]) -> Policy:
-    reserve_after, after_s = settings["waiting.reserve_after"], None
-    if reserve_after[0] != "auto":
-        after_s = values.seconds(reserve_after, "waiting.reserve_after")
-        if after_s is None:
-            message = "must be finite"
-            raise values.refuse(reserve_after, "waiting.reserve_after", message, 'the default is "auto"')
-    return Policy(
-        idle_threshold_mib=values.mib(settings["gpu.idle_threshold"], "gpu.idle_threshold"),
-        spike_buffer=values.fraction(settings["gpu.spike_buffer"], "gpu.spike_buffer"),
-        reserve_after_s=after_s,
-        by_arrival=values.choice(settings["waiting.order"], "waiting.order", _ORDERS) == "arrival",
-    )
-
-
-def _log_mib(entry: Entry) -> int:
-    found = values.mib(entry, "logs.max_size")
-    if not found:
-        message = "a log of nothing tells nothing"
-        raise values.refuse(entry, "logs.max_size", message, "the least is 1M")
-    return found
-
-
-_LEAST_HISTORY_S = 86_400.0  # queues, and jobs that wait for others, look up outcomes
-
-
-def _history_keep_s(entry: Entry) -> float | None:
-    if entry[0] == "forever":
-        return None
-    found = values.seconds(entry, "history.keep")
-    if found is not None and found < _LEAST_HISTORY_S:
-        message = f"is too short: {entry[0]!r:.40}"
-        raise values.refuse(entry, "history.keep", message, 'the least is "1d"; "forever" keeps everything')
-    return found
+    return table(*said)
 
 
 def _check_profiles(config: Config) -> None:

@@ -85,7 +85,7 @@ FENCE_DIRECTIVES = ("DeviceAllow", "DevicePolicy")  # the directives of the devi
 NAMES = tuple(_ROW_BY_NAME)
 KEYS = tuple(_ROW_BY_KEY)
 
-_CHOICES = {
+CHOICES = {
     "device-policy": ("auto", "closed", "strict"),
     "oom-policy": ("continue", "stop", "kill"),
     "oomd": ("auto", "kill"),
@@ -135,7 +135,7 @@ def controller(name: str) -> str:
 def property_with(name: str, value: Value, text: str = "") -> Property:
     """A directive with a known value."""
     kind = _ROW_BY_NAME[name][2]
-    signature = "s" if kind in _CHOICES else _SIGNATURES.get(kind, "t")
+    signature = "s" if kind in CHOICES else _SIGNATURES.get(kind, "t")
     return Property(name, _dbus_name(name), signature, value, text)
 
 
@@ -191,8 +191,8 @@ def _dbus_name(name: str) -> str:
 
 
 def _parse(kind: str, text: str, host: Host) -> Value:
-    if kind in _CHOICES:
-        return _choice(text, _CHOICES[kind])
+    if kind in CHOICES:
+        return _choice(text, CHOICES[kind])
     if kind == "memory":
         return _memory(text, host, _SMALLEST_MEMORY)
     if kind == "memory-any":

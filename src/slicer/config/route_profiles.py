@@ -16,7 +16,7 @@ def profile_for(config: Config, route: Route, destination: Destination) -> Profi
     made = config.profile(destination.profile, overrides_for(config, destination))
     sources = dict(made.sources)
     if destination.vram_mib is not None:
-        sources["vram_mib"] = source(route, destination, "vram")
+        sources["vram"] = source(route, destination, "vram")
     if destination.memory_bytes is not None:
         sources["MemoryMax"] = source(route, destination, "memory")
     return replace(made, sources=sources)

@@ -11,12 +11,12 @@ from slicer.quantity import QuantityError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
     from typing import Protocol
 
     from slicer.config.files import Layer
     from slicer.config.metric_units import ProbeKind
-    from slicer.config.values import Entry, Word
+    from slicer.config.values import Entry, Reader
     from slicer.model import Host, Profile
 
     class AnyConfig(Protocol):
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         def layers(self) -> tuple[Layer, ...]: ...
         def names(self) -> tuple[str, ...]: ...
         def profile(self, name: str | None = None) -> Profile: ...
+
 
 STDIN = "stdin"
 _GLOB = frozenset("*?[")
@@ -52,29 +53,12 @@ def check_known(layers: Iterable[Layer], table: str, name: str, what: str) -> No
     raise UsageError(f"unknown {what} {name!r:.60}", hint=known_names(name, known))
 
 
-def one_of(words: tuple[Word, ...]) -> Callable[[Entry, str], Word]:
-    """A reader of one of these words."""
-    return lambda entry, label: choice(entry, label, words)
-
-
-def list_like(example: str) -> Callable[[Entry, str], tuple[str, ...]]:
-    """A reader of a list of texts. Errors show the example."""
-    return lambda entry, label: texts(entry, label, example)
-
-
-def choice(entry: Entry, label: str, words: tuple[Word, ...]) -> Word:
-    for word in words:
-        if entry[0] == word:
-            return word
-    named = ", ".join(f'"{word}"' for word in words)
-    raise values.refuse(entry, label, f"expected {'one of ' * (len(words) > 1)}{named}, not {entry[0]!r:.40}")
-
-
-def texts(entry: Entry, label: str, example: str) -> tuple[str, ...]:
+def texts(entry: Entry, label: str) -> tuple[str, ...]:
     """A list of texts for a command, unchanged."""
     found = entry[0]
     if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
-        hint = f"write {example}"
+        words = found.split() if isinstance(found, str) else found if isinstance(found, list) else ["…"]
+        hint = "write [" + ", ".join(f'"{word!s:.40}"' for word in words[:4]) + "]"
         raise values.refuse(entry, label, f"expected a list of texts, not {found!r:.40}", hint)
     for each in found:
         _without_nul(entry, label, each)
@@ -89,7 +73,7 @@ def _without_nul(entry: Entry, label: str, text: str) -> None:
 def kinds(entry: Entry, label: str) -> tuple[ProbeKind, ...]:
     """The probes: one, or a list of several different ones."""
     written = entry[0] if isinstance(entry[0], list) else [entry[0]]
-    found = tuple(choice((each, *entry[1:]), label, metric_units.KINDS) for each in written)
+    found = tuple(values.choice((each, *entry[1:]), label, metric_units.KINDS) for each in written)
     if not found or len(set(found)) < len(found):
         problem = "is listed twice" if found else "expected at least one"
         raise values.refuse(entry, label, problem, "leave it out for a route that measures nothing")
@@ -101,7 +85,7 @@ def probe_command(entry: Entry, label: str) -> tuple[str, ...]:
     if isinstance(entry[0], str):
         hint = f'a list, without a shell: write {example}, or ["sh", "-c", "…", "sh", "{{}}"]'
         raise values.refuse(entry, label, f"expected a list of texts, not {entry[0]!r:.40}", hint)
-    found = texts(entry, label, example)
+    found = texts(entry, label)
     if not found or not found[0]:
         raise values.refuse(entry, label, "names no program", f"write {example}")
     return found
@@ -148,7 +132,7 @@ def replacements(entry: Entry, label: str) -> tuple[tuple[str, str | None], ...]
     for option, value in table.items():
         name = option[:-1] if option.endswith("=") else option
         if name[:1] != "-" or not name.strip("-") or set("= \0") & set(name):
-            message = f"{option!r:.40} is not an option such as \"--model\""
+            message = f'{option!r:.40} is not an option such as "--model"'
             raise values.refuse(entry, label, message)
         if value is False:
             found.append((option, None))
@@ -175,3 +159,22 @@ def bounds(entry: Entry, label: str, probes: tuple[ProbeKind, ...]) -> tuple[flo
         return tuple(metric_units.parse_bound(kind, each) for kind, each in zip(probes, written, strict=True))
     except QuantityError as bad:
         raise values.refuse(entry, label, str(bad)) from None
+
+
+def exit_code(entry: Entry, label: str) -> int:
+    """From 1 to 255."""
+    found = entry[0]
+    if isinstance(found, bool) or not isinstance(found, int) or not 1 <= found <= 255:
+        raise values.refuse(entry, label, f"expected a whole number from 1 to 255, not {found!r:.40}")
+    return found
+
+
+READERS: dict[str, Reader] = {
+    "words": texts,
+    "command": probe_command,
+    "some-time": probe_timeout,
+    "factor": factor,
+    "input": place,
+    "replacements": replacements,
+    "exit-code": exit_code,
+}

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from slicer.config import build, route_values, values
-from slicer.config.route_slots import MODES, max_jobs, slot_name, tables
-from slicer.config.route_values import list_like, one_of
-from slicer.config.values import Said
+from slicer.config.build import Said
+from slicer.config.route_slots import MODES, slot_name, tables
 from slicer.errors import ConfigError
 from slicer.quantity import INFINITY
 from slicer.record import record
@@ -15,21 +14,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Literal
 
+    from slicer.config.build import Row
     from slicer.config.files import Layer
     from slicer.config.metric_units import ProbeKind as ProbeKind
     from slicer.config.route_slots import Mode as Mode
     from slicer.config.route_values import AnyConfig
-    from slicer.config.values import Entry, Row
+    from slicer.config.values import Entry
     from slicer.model import Host
 
     OnBusy = Literal["fail", "wait", "other"]
     OnProbeError = Literal["fail", "gpu", "cpu"]
     OnGpuOom = Literal["fail", "cpu"]
 
-_ON_BUSY: tuple[OnBusy, ...] = ("fail", "wait", "other")
-_ON_PROBE_ERROR: tuple[OnProbeError, ...] = ("fail", "gpu", "cpu")
-_ON_GPU_OOM: tuple[OnGpuOom, ...] = ("fail", "cpu")
+ON_BUSY: tuple[OnBusy, ...] = ("fail", "wait", "other")
 _PROFILES = {"gpu": "gpu", "cpu": "heavy"}  # the defaults
+
 
 @record
 class Probe:
@@ -125,7 +124,7 @@ def _route(name: str, layers: Iterable[Layer], host: Host) -> Route:
     said = _Said(name, layers)
     probes = _probes(said)
     destinations = _destinations(name, said, probes, host)
-    found = said.read({**_ROWS, "memory_reserve_bytes": (_memory_reader(host), None)})
+    found = said.read(_ROWS, readers={"finite-memory": _memory_reader(host)})
     route = Route(name=name, probes=probes, destinations=destinations, **found, sources=said.sources)
     _check_modes(route)
     _check_input(route)
@@ -146,9 +145,7 @@ def _probes(said: _Said) -> tuple[Probe, ...]:
     return tuple(Probe(kind, words if kind == "command" else (), timeout_s, per_word) for kind in kinds)
 
 
-def _destinations(
-    name: str, said: _Said, probes: tuple[Probe, ...], host: Host
-) -> tuple[Destination, ...]:
+def _destinations(name: str, said: _Said, probes: tuple[Probe, ...], host: Host) -> tuple[Destination, ...]:
     """The destinations in the order of their bounds. Raises ConfigError if there are none, or two kinds."""
     threshold = said.get("threshold")
     several = {path: where for path, where in said.tables.items() if len(path) > 1}
@@ -181,8 +178,8 @@ def _destination(
     if vram and mode == "cpu":
         raise values.refuse(vram, "vram", f"{name} is for CPU jobs, which have no GPU memory", "leave it out")
     up_to = route_values.bounds(bound, label, kinds) if bound else (None,) * len(probes)
-    own = {"profile": (values.text, _PROFILES[mode]), "memory_bytes": (_memory_reader(host), None)}
-    found = said.read({**_DESTINATION_ROWS, **own}, prefix)
+    rows = _DESTINATION_ROWS | {"profile": ("text", _PROFILES[mode])}
+    found = said.read(rows, prefix, readers={"finite-memory": _memory_reader(host)})
     slot = slot_name(route, name) if found["max_jobs"] else ""
     return Destination(name=name, mode=mode, up_to=up_to, slot=slot, **found)
 
@@ -198,7 +195,7 @@ def _mode_and_bound(path: tuple[str, ...], said: _Said) -> tuple[Mode, Entry | N
     if entry is None:
         message = f"{path[-1]} needs a mode"
         raise ConfigError(message, where=said.tables[path], hint='add mode = "gpu" or mode = "cpu"')
-    return route_values.choice(entry, "mode", MODES), said.get(f"{prefix}up_to"), "up_to"
+    return values.choice(entry, "mode", MODES), said.get(f"{prefix}up_to"), "up_to"
 
 
 def _memory_reader(host: Host) -> Callable[[Entry, str], int]:
@@ -213,40 +210,33 @@ def _memory_reader(host: Host) -> Callable[[Entry, str], int]:
     return read
 
 
-def _exit_code(entry: Entry, key: str) -> int:
-    found = entry[0]
-    if isinstance(found, bool) or not isinstance(found, int) or not 1 <= found <= 255:
-        raise values.refuse(entry, key, f"expected a whole number from 1 to 255, not {found!r:.40}")
-    return found
-
-
-# For each field: the reader of its key, and the default as in a file (None: none).
 _ROWS: dict[str, Row] = {
-    "description": (values.text, ""),
-    "input": (route_values.place, None),
-    "on_probe_error": (one_of(_ON_PROBE_ERROR), "fail"),
-    "on_gpu_oom": (one_of(_ON_GPU_OOM), "fail"),
-    "idempotent": (values.flag, True),
+    "description": ("text", ""),
+    "input": ("input", None),
+    "on_probe_error": (("fail", "gpu", "cpu"), "fail"),
+    "on_gpu_oom": (("fail", "cpu"), "fail"),
+    "idempotent": ("flag", True),
+    "memory_reserve_bytes": ("finite-memory", None),
 }
-_PROBE_ROWS: dict[str, Row] = {
-    "probe_timeout_s": (route_values.probe_timeout, "30s"),
-    "tokens_per_word": (route_values.factor, 1.3),
-}
+_PROBE_ROWS: dict[str, Row] = {"probe_timeout_s": ("some-time", 30.0), "tokens_per_word": ("factor", 1.3)}
 _DESTINATION_ROWS: dict[str, Row] = {
-    "args": (list_like('["--device", "cuda"]'), []),
-    "prepend": (list_like('["--device", "cuda"]'), []),
-    "replace": (route_values.replacements, {}),
-    "max_jobs": (max_jobs, None),
-    "vram_mib": (lambda entry, _: values.vram(entry, "what the profile says"), None),
-    "on_busy": (one_of(_ON_BUSY), "fail"),
-    "exit_code": (_exit_code, 75),
+    "args": ("words", ()),
+    "prepend": ("words", ()),
+    "replace": ("replacements", ()),
+    "profile": ("text", None),
+    "max_jobs": ("some-count", None),
+    "vram_mib": ("some-gpu-memory", None),
+    "memory_bytes": ("finite-memory", None),
+    "on_busy": (ON_BUSY, "fail"),
+    "exit_code": ("exit-code", 75),
 }
-KEYS = (
-    *map(values.key_of, (*_ROWS, *_PROBE_ROWS)), "probe", "probe_command", "threshold", "memory_reserve",
-    "on_busy", "exit_code",
-)  # fmt: skip
-DESTINATION_KEYS = (*map(values.key_of, _DESTINATION_ROWS), "profile", "memory")
-TO_KEYS = ("mode", "up_to", *DESTINATION_KEYS)
+# The kind of each key. Those without a row are read with what else the route says.
+KEYS = {
+    **build.kinds({**_ROWS, **_PROBE_ROWS}), "probe": "probes", "probe_command": "command",
+    "threshold": "bounds", "on_busy": ON_BUSY, "exit_code": "exit-code",
+}  # fmt: skip
+DESTINATION_KEYS = build.kinds(_DESTINATION_ROWS)
+TO_KEYS = {"mode": MODES, "up_to": "bounds", **DESTINATION_KEYS}
 
 
 def _check_modes(route: Route) -> None:

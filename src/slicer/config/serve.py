@@ -6,16 +6,17 @@ from collections.abc import Iterable
 from typing import Literal
 
 from slicer.config import route_values, values
+from slicer.config.build import Said, kinds
 from slicer.config.files import Layer
-from slicer.config.route_values import list_like, one_of
-from slicer.config.values import Said
 from slicer.errors import ConfigError
 from slicer.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from slicer.config.build import Kind as ValueKind
+    from slicer.config.build import Row
     from slicer.config.route_values import AnyConfig
-    from slicer.config.values import Entry, Row
+    from slicer.config.values import Entry, Reader
 
 
 Kind = Literal["ollama", "openai", "llamacpp", "comfyui", "raw"]
@@ -63,12 +64,11 @@ class Server:
 
 
 KINDS: tuple[Kind, ...] = ("ollama", "openai", "llamacpp", "comfyui", "raw")
-_LISTEN = {
+LISTEN = {
     "ollama": "127.0.0.1:11434", "openai": "127.0.0.1:8000", "llamacpp": "127.0.0.1:8080",
     "comfyui": "127.0.0.1:8188",
 }  # fmt: skip
 _HEARS_ITS_PORT = ("ollama", "llamacpp")  # through a variable that slicer sets
-_ON_OFFLOAD: tuple[OnOffload, ...] = ("warn", "fail")
 _PORT = "${PORT}"
 _LISTEN_HINT = 'write ["127.0.0.1:8080"], ["[::1]:8080"] or ["unix:/run/user/1000/model.sock"]'
 
@@ -101,23 +101,15 @@ def _server(name: str, layers: Iterable[Layer]) -> Server:
     if kind is None:
         hint = 'add kind = "ollama", "openai", "llamacpp", "comfyui" or "raw"'
         raise ConfigError(f"serve.{name} has no kind", where=where, hint=hint)
-    at = _LISTEN.get(kind[0], "") if isinstance(kind[0], str) else ""
-    found = said.read({**ROWS, "listen": (_listen, [at] if at else [])})
+    at = LISTEN.get(kind[0], "") if isinstance(kind[0], str) else ""
+    found = said.read(ROWS | {"listen": ("addresses", (at,) if at else ())}, readers=_READERS)
     server = Server(name=name, **found, sources=said.sources)
     _check(server, where)
     return server
 
 
-def _seconds(entry: Entry, key: str) -> float:
-    """Raises ConfigError, also for "infinity"."""
-    found = values.seconds(entry, key)
-    if found is None:
-        raise values.refuse(entry, key, "must be finite", 'write a duration such as "5m" or "30d"')
-    return found
-
-
 def _listen(entry: Entry, key: str) -> tuple[str, ...]:
-    found = route_values.texts(entry, key, '["127.0.0.1:8080"]')
+    found = route_values.texts(entry, key)
     for each in found:
         if not (each.startswith("unix:/") or _host_of(each)):
             raise values.refuse(entry, key, f"{each!r:.60} is not an address", _LISTEN_HINT)
@@ -158,9 +150,7 @@ def _upstream(entry: Entry, key: str) -> str:
     found = values.text(entry, key).rstrip("/")
     host, _, port = found.removeprefix("http://").rpartition(":")
     is_url = found.startswith("http://") and host and not set("/@?# ") & set(host)
-    if entry[1] != "default" and not (
-        is_url and port.isascii() and port.isdigit() and 0 < int(port) < 65536
-    ):
+    if not (is_url and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         raise values.refuse(entry, key, f"{found!r:.60} is not a base URL", 'write "http://127.0.0.1:11435"')
     return found
 
@@ -178,7 +168,7 @@ def _path(entry: Entry, key: str) -> str:
 
 
 def _routes(entry: Entry, key: str) -> tuple[str, ...]:
-    found = route_values.texts(entry, key, '["POST /extra"]')
+    found = route_values.texts(entry, key)
     for each in found:
         method, _, path = each.rpartition(" ")
         if not (path.startswith("/") and (method == "" or (method.isascii() and method.isupper()))):
@@ -187,38 +177,40 @@ def _routes(entry: Entry, key: str) -> tuple[str, ...]:
     return found
 
 
-# For each field of Server: the reader of its key, and the default as in a file (None: none).
+_READERS: dict[ValueKind, Reader] = {
+    "addresses": _listen, "upstream": _upstream, "variables": _env, "url-path": _path, "requests": _routes
+}  # fmt: skip
 ROWS: dict[str, Row] = {
-    "kind": (one_of(KINDS), None),
-    "description": (values.text, ""),
-    "listen": (_listen, []),
-    "public": (values.flag, False),
-    "hosts": (list_like('["gpu.example.org"]'), []),
-    "upstream": (_upstream, ""),
-    "command": (list_like('["ollama", "serve"]'), []),
-    "env": (_env, {}),
-    "profile": (values.text, "gpu"),
-    "gpus": (lambda entry, key: values.count(entry, key, lowest=1), None),
-    "vram_mib": (values.mib, None),
-    "models": (list_like('["qwen3:8b"]'), []),
-    "path": (_path, ""),
-    "default": (values.flag, False),
-    "ready_path": (_path, ""),
-    "ready_timeout_s": (_seconds, "120s"),
-    "idle_s": (_seconds, "5m"),
-    "min_hold_s": (_seconds, "30s"),
-    "max_wait_s": (_seconds, "10m"),
-    "give_way": (values.flag, True),
-    "release_timeout_s": (_seconds, "30s"),
-    "drain_s": (_seconds, "30s"),
-    "on_offload": (one_of(_ON_OFFLOAD), "warn"),
-    "load_first": (values.flag, True),
-    "routes_gpu": (_routes, []),
-    "routes_free": (_routes, []),
-    "routes_allow": (_routes, []),
-    "ignore_websockets": (values.flag, False),
+    "kind": (KINDS, None),
+    "description": ("text", ""),
+    "listen": ("addresses", ()),
+    "public": ("flag", False),
+    "hosts": ("words", ()),
+    "upstream": ("upstream", ""),
+    "command": ("words", ()),
+    "env": ("variables", {}),
+    "profile": ("text", "gpu"),
+    "gpus": ("some-count", None),
+    "vram_mib": ("some-gpu-memory", None),
+    "models": ("words", ()),
+    "path": ("url-path", ""),
+    "default": ("flag", False),
+    "ready_path": ("url-path", ""),
+    "ready_timeout_s": ("finite-wait", 120.0),
+    "idle_s": ("finite-wait", 300.0),
+    "min_hold_s": ("finite-wait", 30.0),
+    "max_wait_s": ("finite-wait", 600.0),
+    "give_way": ("flag", True),
+    "release_timeout_s": ("finite-wait", 30.0),
+    "drain_s": ("finite-wait", 30.0),
+    "on_offload": (("warn", "fail"), "warn"),
+    "load_first": ("flag", True),
+    "routes_gpu": ("requests", ()),
+    "routes_free": ("requests", ()),
+    "routes_allow": ("requests", ()),
+    "ignore_websockets": ("flag", False),
 }
-KEYS = tuple(map(values.key_of, ROWS))
+KEYS = kinds(ROWS)
 
 
 def _check(server: Server, where: str) -> None:

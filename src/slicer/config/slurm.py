@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from slicer.config import values
+from slicer.config.build import Said, kinds
 from slicer.config.route_values import texts
-from slicer.config.values import Said
 from slicer.errors import ConfigError
 from slicer.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from slicer.config.build import Row
     from slicer.config.route_values import AnyConfig
-    from slicer.config.values import Entry, Row
+    from slicer.config.values import Entry
 
 
 @record
@@ -43,7 +44,7 @@ def settings(config: AnyConfig, profile: str) -> SlurmSettings:
         said.entries |= layer.entries("engine", "slurm")
         if profile in engine.get("profiles", {}):
             said.entries |= layer.entries("engine", "slurm", "profiles", profile)
-    return SlurmSettings(**said.read(_ROWS))
+    return SlurmSettings(**said.read(_ROWS, readers={"word": _word, "arguments": _arguments}))
 
 
 def check(config: AnyConfig) -> None:
@@ -65,7 +66,7 @@ def _word(entry: Entry, key: str) -> str:
 
 
 def _arguments(entry: Entry, key: str) -> tuple[str, ...]:
-    found = texts(entry, key, '["--account=lab"]')
+    found = texts(entry, key)
     for word in found:
         option = word.partition("=")[0] if word.startswith("--") else word[:2]
         if not word.startswith("-") or word.strip("-") == "":
@@ -77,17 +78,13 @@ def _arguments(entry: Entry, key: str) -> tuple[str, ...]:
     return found
 
 
-def _gib(entry: Entry, key: str) -> float:
-    return values.number(entry, key, "a number of GiB such as 1", 1024)
-
-
 _ROWS: dict[str, Row] = {
-    "partition": (_word, ""),
-    "qos": (_word, ""),
-    "constraint": (_word, ""),
-    "arguments": (_arguments, []),
-    "gib_per_shard": (_gib, None),
-    "slicer": (values.text, "slicer"),
+    "partition": ("word", ""),
+    "qos": ("word", ""),
+    "constraint": ("word", ""),
+    "arguments": ("arguments", ()),
+    "gib_per_shard": ("factor", None),
+    "slicer": ("text", "slicer"),
 }
-PROFILE_KEYS = ("partition", "qos", "constraint", "arguments")
-KEYS = (*_ROWS, "profiles")
+KEYS = kinds(_ROWS)
+PROFILE_KEYS = {key: KEYS[key] for key in ("partition", "qos", "constraint", "arguments")}

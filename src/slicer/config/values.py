@@ -15,57 +15,19 @@ from slicer.text import split_list
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import Any, TypeVar
+    from collections.abc import Callable
+    from typing import Any
 
     Entry = tuple[Any, str, type[SlicerError]]
-    Row = tuple[Callable[[Entry, str], object], object]  # the reader of a key, and its default (None: none)
-    Word = TypeVar("Word", bound=str)
+    Reader = Callable[[Entry, str], Any]  # of one key's value; the text is the key, for errors
 
 _MAX_COUNT = quantity.MAX_CPU + 1
 _LONGEST_GPU = 80  # a UUID has 40 characters
-_UNITS = ("_s", "_mib", "_bytes")  # at the end of a field's name, but not of its key
-
-
-class Said:
-    """The entries of a profile, route or server, by key. Notes the source of each value that is read."""
-
-    def __init__(self, entries: dict[str, Entry]) -> None:
-        self.entries = entries
-        self.sources: dict[str, str] = {}
-
-    def get(self, key: str, field: str = "") -> Entry | None:
-        """The entry of a key, or None. ``field``: the key of its source, if that differs."""
-        entry = self.entries.get(key)
-        self.sources[field or key] = entry[1] if entry else "default"
-        return entry
-
-    def settled(self, key: str, default: object) -> Entry:
-        """The entry of a key, or a default in the form of a file's value."""
-        return self.get(key) or (default, "default", ConfigError)
-
-    def read(self, rows: Mapping[str, Row], path: str = "") -> dict[str, Any]:
-        """Read each row's field. A field's unit is not part of its key.
-
-        ``path`` is the prefix of a table within, such as "gpu.". The table around it fills its gaps.
-        """
-        found: dict[str, Any] = {}
-        for field, (reads, default) in rows.items():
-            key = key_of(field)
-            entry = self.get(path + key)
-            if entry is None and path and key in self.entries:
-                entry = self.entries[key]
-                self.sources[path + key] = entry[1]
-            if entry is None and default is not None:
-                entry = (default, "default", ConfigError)
-            found[field] = None if entry is None else reads(entry, key)
-        return found
-
-
-def key_of(field: str) -> str:
-    """The key of a field, without the unit in the field's name: "idle" of "idle_s"."""
-    unit = next((each for each in _UNITS if field.endswith(each)), "")
-    return field.removesuffix(unit)
+_LEAST_HISTORY_S = 86_400.0  # queues, and jobs that wait for others, look up outcomes
+# What others say for a word that is known here.
+_INSTEAD: dict[object, tuple[str, ...]] = {
+    True: ("on", "both"), False: ("off",), "none": ("off",), "all": ("both",), "on": ("both",),
+}  # fmt: skip
 
 
 def refuse(entry: Entry, label: str, message: str, hint: str = "") -> SlicerError:
@@ -101,11 +63,11 @@ def flag(entry: Entry, label: str) -> bool:
     return value
 
 
-def lock_path(entry: Entry) -> str:
-    """``compat_gpu_lock``: an absolute path, or "" for none."""
-    path = text(entry, "compat_gpu_lock")
+def _path(entry: Entry, label: str) -> str:
+    """An absolute path, or "" for none."""
+    path = text(entry, label)
     if (path and not path.startswith("/")) or "\0" in path:
-        raise refuse(entry, "compat_gpu_lock", f"expected an absolute path, not {path!r:.60}")
+        raise refuse(entry, label, f"expected an absolute path, not {path!r:.60}")
     return path
 
 
@@ -114,6 +76,11 @@ def count(entry: Entry, label: str, *, lowest: int, also: str = "") -> int:
     what = f"a whole number such as {max(lowest, 2)}{also}"
     written = _digits(entry, label, what)
     return parsed(entry, label, quantity.parse_count, written, lowest=lowest, highest=_MAX_COUNT, what=what)
+
+
+def threads(entry: Entry, label: str) -> int | None:
+    """A number of threads; None for "auto"."""
+    return None if entry[0] == "auto" else count(entry, label, lowest=1, also=' or "auto"')
 
 
 def number(entry: Entry, label: str, expected: str, most: float) -> float:
@@ -152,12 +119,12 @@ def mib(entry: Entry, label: str) -> int:
     return parsed(entry, label, quantity.parse_mib, _text(entry, label, quantity.MIB_TEXT))
 
 
-def vram(entry: Entry, instead: str) -> int:
-    """A job's part of a GPU's memory, in MiB. ``instead``: its share without this key."""
-    found = mib(entry, "vram")
+def some_mib(entry: Entry, label: str) -> int:
+    """A size above 0, in MiB."""
+    found = mib(entry, label)
     if not found:
-        message = "a job cannot share a GPU without any of its memory"
-        raise refuse(entry, "vram", message, f"leave it out for {instead}")
+        message = f"expected a size above 0, not {entry[0]!r:.40}"
+        raise refuse(entry, label, message, "leave it out for the default")
     return found
 
 
@@ -179,18 +146,60 @@ def seconds(entry: Entry, label: str) -> float | None:
     return None if found == INFINITY else found / 1e6
 
 
+def time(entry: Entry, label: str) -> float | None:
+    """A duration above 0; None for "infinity"."""
+    found = seconds(entry, label)
+    if found == 0:
+        message = f'expected a duration such as "90s" or "2h", not {entry[0]!r:.40}'
+        raise refuse(entry, label, f'{message}: "infinity" is how to say no limit')
+    return found
+
+
+def finite(entry: Entry, label: str, hint: str = 'write a duration such as "5m" or "30d"') -> float:
+    """A duration that is not "infinity"."""
+    found = seconds(entry, label)
+    if found is None:
+        raise refuse(entry, label, "must be finite", hint)
+    return found
+
+
+def _auto_time(entry: Entry, label: str) -> float | None:
+    """A finite duration; None for "auto"."""
+    return None if entry[0] == "auto" else finite(entry, label, 'the default is "auto"')
+
+
+def _keep(entry: Entry, label: str) -> float | None:
+    """At least a day; None for "forever"."""
+    found = None if entry[0] == "forever" else seconds(entry, label)
+    if found is not None and found < _LEAST_HISTORY_S:
+        message, hint = f"is too short: {entry[0]!r:.40}", 'the least is "1d"; "forever" keeps everything'
+        raise refuse(entry, label, message, hint)
+    return found
+
+
 def fraction(entry: Entry, label: str) -> float:
     """A percentage such as "10%", as 0.1."""
     written = _text(entry, label, 'a percentage in quotes such as "10%"')
     return parsed(entry, label, quantity.parse_percent, written) / 10_000
 
 
-def choice(entry: Entry, label: str, words: tuple[Word, ...], hint: str = "") -> Word:
+def choice(entry: Entry, label: str, words: tuple[str, ...]) -> Any:
+    """One of some words."""
     for word in words:
         if entry[0] == word:
             return word
     shown = ", ".join(f'"{word}"' for word in words[:-1]) + f' or "{words[-1]}"'
-    raise refuse(entry, label, f"expected {shown}, not {entry[0]!r:.40}", hint)
+    raise refuse(entry, label, f"expected {shown}, not {entry[0]!r:.40}", meant(entry[0], words))
+
+
+def meant(value: object, words: tuple[str, ...]) -> str:
+    """A hint for a value that is none of the words, or ""."""
+    from slicer.config.property_names import nearest
+
+    close = nearest(value, words) if isinstance(value, str) else ""
+    others = _INSTEAD.get(value, ()) if isinstance(value, bool | str) else ()
+    close = close or next((word for word in others if word in words), "")
+    return f"did you mean {close}?" if close else ""
 
 
 def listed(entry: Entry, label: str) -> list[str]:
@@ -201,24 +210,24 @@ def listed(entry: Entry, label: str) -> list[str]:
         raise refuse(entry, label, str(error)) from None
 
 
-def gpu_list(entry: Entry) -> tuple[str, ...]:
+def gpu_list(entry: Entry, label: str) -> tuple[str, ...]:
     """GPUs by index or by (the beginning of) their UUID: "0,GPU-5a3c", or a file's list of them.
 
     Whether they exist, and whether two words mean the same GPU, is checked when the GPUs are known.
     """
     value = entry[0]
-    words = listed(entry, "gpu") if isinstance(value, str) else value if isinstance(value, list) else [value]
+    words = listed(entry, label) if isinstance(value, str) else value if isinstance(value, list) else [value]
     found: list[str] = []
     for word in words:
         name = _gpu_name(word)
         if not name:
             break
         if name in found:
-            raise refuse(entry, "gpu", f"GPU {name} is listed twice", "name each GPU once")
+            raise refuse(entry, label, f"GPU {name} is listed twice", "name each GPU once")
         found.append(name)
     if not words or len(found) < len(words):
         expected = 'GPUs by index or UUID such as "0,1" or "GPU-5a3c"'
-        raise refuse(entry, "gpu", f"expected {expected}, not {value!r:.60}", "slicer status lists them")
+        raise refuse(entry, label, f"expected {expected}, not {value!r:.60}", "slicer status lists them")
     return tuple(found)
 
 
@@ -232,3 +241,24 @@ def _gpu_name(word: object) -> str:
     if name.isdigit():
         return str(int(name))
     return name if name[:1].isalpha() and name.replace("-", "").isalnum() else ""
+
+
+# The reader of each kind of values that most configurations have.
+READERS: dict[str, Reader] = {
+    "text": text,
+    "path": _path,
+    "flag": flag,
+    "count": lambda entry, label: count(entry, label, lowest=0),
+    "some-count": lambda entry, label: count(entry, label, lowest=1),
+    "threads": threads,
+    "priority": priority,
+    "gpu-memory": mib,
+    "some-gpu-memory": some_mib,
+    "gpus": gpu_list,
+    "fraction": fraction,
+    "wait": seconds,
+    "time": time,
+    "finite-wait": finite,
+    "auto-time": _auto_time,
+    "keep": _keep,
+}

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from slicer.config import profiles, serve, slices, slurm
-from slicer.config.build import SLICE_KEYS, TABLES, TOP_SETTINGS
-from slicer.config.check import OWN_KEYS, TOP_KEYS
+from slicer.config import build, profiles, serve, slices, slurm
+from slicer.config.build import SETTINGS, SLICE_KEYS, TABLES, key_of
+from slicer.config.check import OWN_KEYS, TOP_KEYS, TOP_SETTINGS
+from slicer.config.profile_report import text_of
 from slicer.config.properties import KEYS, find_key
 from slicer.config.routes import DESTINATION_KEYS, TO_KEYS
 from slicer.config.routes import KEYS as ROUTE_KEYS
-from slicer.config.values import key_of
+from tests.unit.config.manual import SOURCE, described
 
-SOURCE = Path(__file__).parents[3] / "docs" / "man" / "slicer.toml.5.rst"
 UNITS = Path(__file__).parents[3] / "units" / "system"
 # As a file has them: what they become has its unit in its name.
 SERVE_KEYS = [key_of(name) for name in serve.Server.__annotations__ if name not in ("name", "sources")]
@@ -27,20 +27,7 @@ SERVER = "[serve.NAME]"
 SLURM = "[engine.slurm]"
 
 
-def _documented() -> dict[tuple[str, str], str]:
-    """What is said of each key, by its table (as a section is called) and its name."""
-    found = {}
-    table = ""
-    text = SOURCE.read_text(encoding="utf-8")
-    for part in re.split(r"\n(?=[^\n]+\n=+\n)", text):
-        table = part.lstrip("\n").partition("\n")[0]
-        for key, about in re.findall(r"^\*\*(\w+)\*\* = (.*\n(?: +.*\n|\n(?= ))*)", part, re.M):
-            found[table, key] = " ".join(about.split())
-    return found
-
-
-DOCUMENTED = _documented()
-EXAMPLES = {each: re.search(r"Example: \*(.*?)\*(?= |$)", about) for each, about in DOCUMENTED.items()}
+DOCUMENTED = described(SOURCE)
 
 
 def test_every_key_is_documented_and_no_other() -> None:
@@ -52,7 +39,7 @@ def test_every_key_is_documented_and_no_other() -> None:
     known += [(DESTINATION, key) for key in DESTINATION_KEYS if (ROUTE, key) not in known]
     known += [(TO, key) for key in TO_KEYS if key not in DESTINATION_KEYS]
     known += [(SERVER, key) for key in SERVE_KEYS]
-    known += [(SLURM, key) for key in slurm.KEYS if key != "profiles"]
+    known += [(SLURM, key) for key in slurm.KEYS]
     assert sorted(DOCUMENTED) == sorted(known)
 
 
@@ -62,7 +49,7 @@ def test_there_is_no_table_that_has_no_keys_here() -> None:
 
 @pytest.mark.parametrize("key", KEYS)
 def test_each_limit_names_systemds_own_property(key: str) -> None:
-    assert f" {find_key(key).name}: " in DOCUMENTED[PROFILE, key]
+    assert DOCUMENTED[PROFILE, key].text.startswith(f"{find_key(key).name}: ")
 
 
 def load(path: Path, text: str) -> profiles.Config:
@@ -80,13 +67,12 @@ OTHERS = [place for place in DOCUMENTED if place not in (*ROUTES, *SERVERS)]
 
 @pytest.mark.parametrize(("table", "key"), OTHERS)
 def test_its_example_is_what_a_file_may_say(table: str, key: str, tmp_path: Path) -> None:
-    example = EXAMPLES[table, key]
-    assert example, f"{key} has no example"
-    assert example[1].partition(" = ")[0] == key
+    example = DOCUMENTED[table, key].example
+    assert example.partition(" = ")[0] == key
     small = "[slots]\nlicense-matlab = 2\n[profiles.small]\n"
     head = {TOP: "", PROFILE: small, SLICE: "[slices.gpu]\n"}.get(table, f"{table}\n")
     rest = "\n[profiles.small]\n" if table == TOP else ""
-    config = load(tmp_path / "slicer.toml", head + example[1] + rest)
+    config = load(tmp_path / "slicer.toml", head + example + rest)
     if table == PROFILE:
         config.profile("small")
     if table == SLICE:
@@ -105,10 +91,9 @@ BESIDE = {
 
 @pytest.mark.parametrize(("table", "key"), ROUTES)
 def test_an_example_for_a_route_is_what_a_file_may_say(table: str, key: str, tmp_path: Path) -> None:
-    example = EXAMPLES[table, key]
-    assert example, f"{key} has no example"
-    assert example[1].partition(" = ")[0] == key
-    said = example[1].replace("\\", "")
+    example = DOCUMENTED[table, key].example
+    assert example.partition(" = ")[0] == key
+    said = example.replace("\\", "")
     beside = BESIDE.get(key, ('probe = "lines"', "threshold = 1"))
     last, first = ("gpu", "cpu") if key != "profile" else ("cpu", "gpu")
     text = "\n".join(("[routes.some]", *beside, f"[routes.some.{first}]", f"[routes.some.{last}]", ""))
@@ -124,34 +109,29 @@ def test_an_example_for_a_route_is_what_a_file_may_say(table: str, key: str, tmp
 
 @pytest.mark.parametrize("key", [key for _, key in SERVERS])
 def test_an_example_for_a_server_is_what_a_file_may_say(key: str, tmp_path: Path) -> None:
-    example = EXAMPLES[SERVER, key]
-    assert example, f"{key} has no example"
-    assert example[1].partition(" = ")[0] == key
+    example = DOCUMENTED[SERVER, key].example
+    assert example.partition(" = ")[0] == key
     beside = {"kind": 'kind = "ollama"', "upstream": 'upstream = "http://127.0.0.1:11435"'}
     beside.pop(key, None)
-    text = "\n".join(["[serve.some]", *beside.values(), example[1].replace("\\", "")])
+    text = "\n".join(["[serve.some]", *beside.values(), example.replace("\\", "")])
     assert serve.load(load(tmp_path / "slicer.toml", text + "\n[profiles.llm]\ngpus = 1\n"))
 
 
-def test_the_defaults_of_servers_are_those_that_it_says() -> None:
-    for field, (_, value) in serve.ROWS.items():
-        key = key_of(field)
-        if value in (None, [], {}) or key in ("upstream", "ready_path"):
-            continue  # said in words
-        shown = str(value).lower() if isinstance(value, bool) else f'"{value}"'
-        assert f"(default: {shown})" in DOCUMENTED[SERVER, key]
-
-
 def test_the_defaults_are_those_that_it_says() -> None:
-    for name, value in profiles.POLICY_SETTINGS.items():
-        table, _, key = name.partition(".")
-        assert f'(default: "{value}")' in DOCUMENTED[f"[{table}]", key]
-    assert f'(default: "{profiles.DEFAULT_PROFILE}")' in DOCUMENTED[TOP, "default_profile"]
+    places = [(f"[{path.rpartition('.')[0]}]" if "." in path else TOP, path) for path in SETTINGS]
+    rows = {(table, path.rpartition(".")[2]): SETTINGS[path] for table, path in places}
+    rows |= {(PROFILE, key_of(field)): row for field, row in build.PROFILE.items()}
+    rows |= {(SERVER, key_of(field)): row for field, row in serve.ROWS.items()}
+    for place, (kind, value) in rows.items():
+        text = text_of(kind, value)
+        in_words = place[1] in ("slice", "grace") or value in ((), {}, "", False) or text in ("", "none")
+        if not in_words:
+            assert DOCUMENTED[place].default.strip('"') == text, place
     for key in ("cpu_weight", "io_weight"):
         directive = find_key(key).name
         units = {name: (UNITS / f"{name}.slice").read_text(encoding="utf-8") for name in ("gpu", "cpu")}
         found = {name: re.findall(rf"^{directive}=(.*)", text, re.M) for name, text in units.items()}
-        assert f"(default: {found['gpu'][0]} for gpu, {found['cpu'][0]} for cpu)" in DOCUMENTED[SLICE, key]
+        assert DOCUMENTED[SLICE, key].default == f"{found['gpu'][0]} for gpu, {found['cpu'][0]} for cpu"
 
 
 def test_the_example_at_its_end_is_a_configuration(tmp_path: Path) -> None:

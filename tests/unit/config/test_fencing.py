@@ -34,7 +34,7 @@ def test_what_is_said_is_taken(tmp_path: Path, text: str, expected: tuple[Any, .
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("fence = true", 'expected "auto", "on" or "off".*use "on"'),
+        ("fence = true", 'expected "auto", "on" or "off".*did you mean on'),
         ('fence = "yes"', "expected"),
         ('fence = ["on"]', "expected"),
         ('fence = "on"\ndevice_allow = ["/dev/nvidia0 rw"]', "DeviceAllow of the profile replace"),

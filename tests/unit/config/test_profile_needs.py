@@ -93,13 +93,13 @@ def test_each_need_names_its_source(machine: Machine) -> None:  # K3
     made = machine.profile("pair", vram="8G", priority="-7", max_wait="0", then="fail", cpu_slots="2")
     assert (made.priority, made.max_wait_s, made.then, made.slots) == (-7, 0.0, "fail", {"cpu": 2})
     assert made.sources.items() >= {
-        "gpu_choice": f"{etc}:2", "gpus": f"{etc}:2", "vram_mib": "--vram", "margin_mib": f"{etc}:4",
-        "priority": "--priority", "max_wait_s": "--max-wait", "then": "--then", "slots.cpu": "--cpu-slots",
+        "gpu": f"{etc}:2", "gpus": f"{etc}:2", "vram": "--vram", "margin": f"{etc}:4",
+        "priority": "--priority", "max_wait": "--max-wait", "then": "--then", "cpu_slots": "--cpu-slots",
     }.items()  # fmt: skip
     made = machine.profile("light", vram="8G")
     assert made.sources["gpus"] == "--vram"
     assert made.sources["slice"] == "gpus = 1 (--vram)"
-    assert made.sources["margin_mib"] == "built-in"
+    assert made.sources["margin"] == "built-in"
 
 
 # ---- waiting ----
@@ -140,7 +140,7 @@ def test_settings_for_sharing_gpus(machine: Machine) -> None:  # E2, E3
     config = machine.load()
     assert config.policy == Policy(idle_threshold_mib=1024, spike_buffer=0.125, reserve_after_s=90.0)
     made = config.profile("light", Overrides(vram="8G"))
-    assert (made.margin_mib, made.sources["margin_mib"]) == (2048, f"{etc}:3")
+    assert (made.margin_mib, made.sources["margin"]) == (2048, f"{etc}:3")
     shown = {row.name: (row.value, row.source) for row in profile_report.general_settings(config)}
     assert shown["gpu.idle_threshold"] == ("1G", f"{etc}:2")
     assert shown["gpu.margin"] == ("2G", f"{etc}:3")

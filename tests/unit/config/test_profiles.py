@@ -111,7 +111,7 @@ def test_timeout_is_no_property(machine: Machine) -> None:  # K3
         profile = machine.profile(name)
         assert profile.timeout_s == timeout
         assert "RuntimeMaxSec" not in profile.properties
-    assert machine.profile("c").sources["timeout_s"] == f"{machine.user}:2"
+    assert machine.profile("c").sources["timeout"] == f"{machine.user}:2"
 
 
 def test_inherits_takes_what_the_profile_does_not_say(machine: Machine) -> None:  # K3
@@ -230,13 +230,13 @@ def test_command_line_goes_before_everything_with_its_name_as_the_source(machine
     assert (made.gpus, made.timeout_s, made.linger) == (2, 90.0, True)
     assert values(made)["MemoryMax"] == 9 * GIB
     assert values(made)["DeviceAllow"] == (("/dev/a", "r"), ("/dev/b", "rwm"))
-    wanted = {"gpus": "--gpus", "timeout_s": "--timeout", "linger": "--linger", "MemoryMax": "--set"}
+    wanted = {"gpus": "--gpus", "timeout": "--timeout", "linger": "--linger", "MemoryMax": "--set"}
     assert wanted.items() <= made.sources.items()
 
 
 def test_set_runtime_max_is_the_timeout(machine: Machine) -> None:  # K3
     made = machine.profile("heavy", assignments=("RuntimeMaxSec=1h",))
-    assert (made.timeout_s, made.sources["timeout_s"]) == (3600.0, "--set")
+    assert (made.timeout_s, made.sources["timeout"]) == (3600.0, "--set")
     assert "RuntimeMaxSec" not in made.properties
 
 

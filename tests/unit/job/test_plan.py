@@ -21,7 +21,7 @@ from tests.unit import made_up
 PROFILE = made_up.profile(gpus=1)
 OUTER = made_up.lease("aaaaaaaaaaaa", gpus=("GPU-a",), cpu_slots=1)
 INVOCATION = Invocation(("true",), None, Overrides(), "", None, True, "auto", False, False, "")
-CONFIG = Config(Host((0,), 1), 1, "light", "", None, {}, (), (), 512, Policy(), 256, None, "/bin/sh")
+CONFIG = Config(Host((0,), 1), {}, "light", "", None, {}, {}, (), (), 512, Policy(), 256, None, "/bin/sh")
 
 
 def plan(profile: Profile = PROFILE, outer: OuterJobs | None = None, **changes: object) -> Plan:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import re
 
-from tests.unit.nix import document
+from tests.unit.nix import document, keys
 from tests.unit.nix.evaluation import evaluate
+
+
+def test_the_keys_of_the_module_are_those_of_the_tables() -> None:  # K5
+    now = keys.current()
+    assert keys.PATH.read_text(encoding="utf-8") == now, "`python -m tests.unit.nix` writes it anew"
 
 
 def test_the_options_in_the_document_are_current() -> None:  # K5

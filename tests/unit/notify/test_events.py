@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slicer.config import notify_keys
+from slicer.config.build import SETTINGS, Said
 from slicer.config.notify_keys import settle, table, words
 from slicer.errors import ConfigError, SlicerError, UsageError
 from slicer.model import Notify, Outcome
@@ -52,6 +53,13 @@ def test_bad_words_are_refused_with_their_place(said: object) -> None:  # U3
     assert caught.value.where == "/etc/slicer/config.toml:3"
 
 
+def read(said: dict[str, object]) -> Notify | None:
+    """The table of a file that says this."""
+    entries = {f"notify.{key}": (value, "config.toml:1", ConfigError) for key, value in said.items()}
+    found = Said(entries).read({name: row for name, row in SETTINGS.items() if name.startswith("notify.")})
+    return table(*found.values())
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [
@@ -61,14 +69,13 @@ def test_bad_words_are_refused_with_their_place(said: object) -> None:  # U3
 )  # fmt: skip
 def test_a_bad_table_is_refused(key: str, value: object) -> None:  # U3
     with pytest.raises(ConfigError, match=rf"^config.toml:1: notify\.{key}: "):
-        table({f"notify.{key}": (value, "config.toml:1", ConfigError)})
+        read({key: value})
 
 
 def test_a_table() -> None:  # U3
     said = {"on": ["failed", "desktop"], "command": "tell --to 'a b'", "urls": ["ntfy://topic"]}
-    entries = {f"notify.{key}": (value, "config.toml:1", ConfigError) for key, value in said.items()}
-    assert table(entries) == Notify(("failed",), ("tell", "--to", "a b"), ("ntfy://topic",), desktop=True)
-    assert table({}) is None
+    assert read(said) == Notify(("failed",), ("tell", "--to", "a b"), ("ntfy://topic",), desktop=True)
+    assert read({}) is None
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from slicer.broker.rules.policy import NO_CAP, Caps, SitePolicy, Together
-from slicer.config import gpu_keys, values
+from slicer.config import values
+from slicer.config.build import PROFILE, key_of, reader
 from slicer.config.check import as_table, known_keys
 from slicer.config.files import Layer
 from slicer.config.toml import parse
@@ -15,6 +16,7 @@ from slicer.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from slicer.config.build import Kind as ValueKind
     from slicer.config.values import Entry
 
 Kind = str  # "user" or "group"
@@ -50,20 +52,20 @@ def read(content: bytes, path: str) -> Read:
             as_table(entries, layer, table, name)
             also = ("weight", _TOGETHER) if kind == "group" else ("weight",)
             _check_quoted(entries, layer, table, name)
-            known_keys(entries, (*_READERS, *also), layer, (table, name))
+            known_keys(entries, (*CAPS, *also), layer, (table, name))
             caps[kind][name] = _caps(layer, entries, table, name)
             if "weight" in entries:
-                weights[kind, name] = _weight(_entry(layer, entries["weight"], table, name, "weight"))
+                weights[kind, name] = _read("weight", layer, entries, table, name)
             if _TOGETHER in entries:
                 together[name] = _together(layer, entries[_TOGETHER], table, name, _TOGETHER)
     default = as_table(layer.data.get("default", {}), layer, "default")
     if "weight" in default:
         message = "weight: a default has no effect: only the ratio of weights counts"
         raise ConfigError(message, where=layer.where("default", "weight"), hint="without one it is 1")
-    known_keys(default, tuple(_READERS), layer, ("default",))
+    known_keys(default, CAPS, layer, ("default",))
     return Read(
         layer, _caps(layer, default, "default"), caps["user"], caps["group"], together, weights,
-        _settings(layer),
+        _fields(layer, layer.data, SETTINGS, ()),
     )  # fmt: skip
 
 
@@ -95,7 +97,7 @@ def resolve(
         for cap in keys:
             line = said.layer.lines.get((*path, cap))
             if line:
-                where[*whose, _FIELDS.get(cap, cap)] = f"{short}:{line}"
+                where[*whose, _FIELDS[cap]] = f"{short}:{line}"
 
     for kind, by_name, numbers in (("user", said.users, uids), ("group", said.groups, gids)):
         for name, caps in by_name.items():
@@ -110,11 +112,11 @@ def resolve(
             found[kind][number] = caps
             if (kind, name) in said.weights:
                 weights[kind][number] = said.weights[kind, name]
-            note_lines((kind, number), _READERS, _TABLES[kind], name)
+            note_lines((kind, number), CAPS, _TABLES[kind], name)
             if kind == "group" and name in said.together:
                 together[number] = said.together[name]
-                note_lines((_TOGETHER, number), _OF_ALL, _TABLES[kind], name, _TOGETHER)
-    note_lines(("default", 0), _READERS, "default")
+                note_lines((_TOGETHER, number), OF_ALL, _TABLES[kind], name, _TOGETHER)
+    note_lines(("default", 0), CAPS, "default")
     policy = SitePolicy(
         said.default, found["user"], found["group"], weights["group"], weights["user"],
         where=where, together=together, **said.settings,
@@ -135,104 +137,87 @@ def _is_number(name: str) -> bool:
 
 
 def _caps(layer: Layer, entries: dict[str, Any], *path: str) -> Caps:
-    return Caps(**_caps_in(layer, entries, tuple(_READERS), path))
+    return Caps(**_fields(layer, entries, CAPS, path))
 
 
 def _together(layer: Layer, entries: object, *path: str) -> Together:
     table = as_table(entries, layer, *path)
-    known_keys(table, _OF_ALL, layer, path)
-    return Together(path[1], **_caps_in(layer, table, _OF_ALL, path))
+    known_keys(table, OF_ALL, layer, path)
+    return Together(path[1], **_fields(layer, table, OF_ALL, path))
 
 
-def _caps_in(
-    layer: Layer, entries: dict[str, Any], keys: tuple[str, ...], path: tuple[str, ...]
+def _fields(
+    layer: Layer, entries: dict[str, Any], keys: Collection[str], path: tuple[str, ...]
 ) -> dict[str, Any]:
-    return {
-        _FIELDS.get(key, key): _READERS[key](_entry(layer, entries[key], *path, key), key)
-        for key in keys
-        if key in entries
-    }
+    return {_FIELDS[key]: _read(key, layer, entries, *path) for key in keys if key in entries}
 
 
-def _settings(layer: Layer) -> dict[str, Any]:
-    return {
-        field: read(_entry(layer, layer.data[key], key))
-        for key, (field, read) in _SETTINGS.items()
-        if key in layer.data
-    }
+def _read(key: str, layer: Layer, entries: dict[str, Any], *path: str) -> Any:
+    """The value of a key that is set. Raises ConfigError."""
+    entry: Entry = entries[key], layer.where(*path, key), ConfigError
+    kind = _KINDS[key]
+    if kind in _READERS:
+        return _READERS[str(kind)](entry, key)
+    if isinstance(kind, str) and kind.startswith("cap:"):
+        return NO_CAP if entry[0] == "infinity" else reader(kind[4:])(entry, key)
+    found = reader(kind)(entry, key)
+    return float(NO_CAP if key in CAPS else "inf") if found is None else found
 
 
-def _patience(entry: Entry) -> float:
-    found = values.seconds(entry, "patience")
-    return float("inf") if found is None else found
-
-
-def _half_life(entry: Entry) -> float:
-    found = values.seconds(entry, "half_life")
+def _half_life(entry: Entry, key: str) -> float:
+    found = values.seconds(entry, key)
     if found is None or found < _LEAST_HALF_LIFE_S:
         expected = 'expected a minute or more, such as "7d"'
-        raise values.refuse(entry, "half_life", f"{expected}, not {entry[0]!r:.40}")
+        raise values.refuse(entry, key, f"{expected}, not {entry[0]!r:.40}")
     return found
 
 
-def _weight(entry: Entry) -> float:
-    return values.number(entry, "weight", "a number above 0 such as 2 or 0.5", _MOST_WEIGHT)
+def _weight(entry: Entry, key: str) -> float:
+    return values.number(entry, key, "a number above 0 such as 2 or 0.5", _MOST_WEIGHT)
 
 
 def _count(entry: Entry, key: str) -> int:
+    if entry[0] == "infinity":
+        return NO_CAP
     return values.count(entry, key, lowest=0, also=' or "infinity"')
 
 
-def _uids(entry: Entry) -> tuple[tuple[int, int], ...]:
+def _uids(entry: Entry, key: str) -> tuple[tuple[int, int], ...]:
     value, found = entry[0], []
     for word in (value.split(",") if isinstance(value, str) else [value]) if value != "" else ():
         first, _, last = str(word).strip().partition("-")
         if not (_is_number(first) and _is_number(last or first) and int(first) <= int(last or first)):
             expected = 'expected uids such as "100000-199999"'
-            raise values.refuse(entry, "user_uids", f"{expected}, not {word!r:.40}")
+            raise values.refuse(entry, key, f"{expected}, not {word!r:.40}")
         found.append((int(first), int(last or first)))
     return tuple(found)
 
 
-def _or_infinity(read: Callable[[Entry, str], int]) -> Callable[[Entry, str], int]:
-    return lambda entry, key: NO_CAP if entry[0] == "infinity" else read(entry, key)
-
-
-def _duration(entry: Entry, key: str) -> float:
-    found = values.seconds(entry, key)
-    if found is not None and found <= 0:
-        raise values.refuse(entry, key, "expected a duration above 0; max_gpus = 0 forbids GPUs")
-    return float(NO_CAP) if found is None else found
-
-
-_READERS: dict[str, Callable[[Entry, str], Any]] = {
-    "max_gpus": _or_infinity(_count),
-    "max_vram": _or_infinity(values.mib),
-    "max_cpu_slots": _or_infinity(_count),
-    "max_priority": _or_infinity(values.priority),
-    "max_hold": _duration,
-    "max_reserve": _duration,
-    "max_waiting": _or_infinity(_count),
-    "idle_timeout": lambda entry, _: gpu_keys.idle_timeout(entry) or float(NO_CAP),
+_READERS = {"half-life": _half_life, "user-weight": _weight, "cap:count": _count, "uids": _uids}
+# The fields of Caps and of SitePolicy, and the kinds of their keys.
+_CAP_ROWS: dict[str, ValueKind] = {
+    "max_gpus": "cap:count",
+    "max_vram_mib": "cap:gpu-memory",
+    "max_cpu_slots": "cap:count",
+    "max_priority": "cap:priority",
+    "max_reserve_s": "time",
+    "max_hold_s": "time",
+    "idle_timeout_s": "time",
+    "max_waiting": "cap:count",
 }
-_SETTINGS: dict[str, tuple[str, Callable[[Entry], Any]]] = {  # the field of Policy, and its reader
-    "half_life": ("half_life_s", _half_life),
-    "patience": ("patience_s", _patience),
-    "fence": ("fence", gpu_keys.fence),
-    "devices": ("devices", gpu_keys.devices),
-    "on_idle": ("on_idle", gpu_keys.on_idle),
-    "allow_services": ("allow_services", lambda entry: values.flag(entry, "allow_services")),
-    "user_uids": ("user_uids", _uids),
+_SETTING_ROWS: dict[str, ValueKind] = {
+    "half_life_s": "half-life",
+    "patience_s": "wait",
+    "fence": PROFILE["fence"][0],
+    "on_idle": PROFILE["on_idle"][0],
+    "devices": "nvidia-devices",
+    "allow_services": "flag",
+    "user_uids": "uids",
 }
-TOP_KEYS = (*_SETTINGS, "default", *_TABLES.values())
+_FIELDS = {key_of(field): field for field in _CAP_ROWS | _SETTING_ROWS}
+CAPS = {key_of(field): kind for field, kind in _CAP_ROWS.items()}
+SETTINGS = {key_of(field): kind for field, kind in _SETTING_ROWS.items()}
+_KINDS: dict[str, ValueKind] = {**CAPS, **SETTINGS, "weight": "user-weight"}
+TOP_KEYS = (*SETTINGS, "default", *_TABLES.values())
 _TOGETHER = "together"
-_OF_ALL = ("max_gpus", "max_vram", "max_cpu_slots")  # the keys of [together]
-# Fields of Caps named unlike the key.
-_FIELDS = {
-    "max_vram": "max_vram_mib", "max_hold": "max_hold_s", "max_reserve": "max_reserve_s",
-    "idle_timeout": "idle_timeout_s",
-}  # fmt: skip
-
-
-def _entry(layer: Layer, value: Any, *path: str) -> Entry:
-    return value, layer.where(*path), ConfigError
+OF_ALL = ("max_gpus", "max_vram", "max_cpu_slots")  # the keys of [together]
