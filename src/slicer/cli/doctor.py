@@ -123,31 +123,23 @@ def _document(report: DoctorReport) -> dict[str, Any]:
         **output.picked(report.who, "user uid manager"),
         "findings": [
             {
-                "id": found.kind.id,
-                "area": verdict.area,
-                **output.picked(found.kind, "severity title"),
-                "what": found.what,
-                "why": found.kind.why,
-                "mend": found.mend,
+                **output.picked(found.kind, "id severity title why"), "area": verdict.area,
+                **output.picked(found, "what mend"),
             }
-            for verdict in report.verdicts
-            for found in verdict.findings
+            for verdict in report.verdicts for found in verdict.findings
         ],
         "areas": [
             {
-                "area": verdict.area,
-                "state": worst(verdict.findings) or "ok",
-                "summary": verdict.summary,
+                **output.picked(verdict, "area summary"), "state": worst(verdict.findings) or "ok",
                 "facts": [{"name": name, "value": value} for name, value in verdict.facts],
             }
             for verdict in report.verdicts
         ],
         "profiles": [
             {
-                "profile": acts.profile,
-                "enforced": acts.acting,
+                "profile": acts.profile, "enforced": acts.acting,
                 "not_enforced": [{"property": name, "why": why} for name, why in acts.idle],
             }
             for acts in report.profiles
         ],
-    }
+    }  # fmt: skip

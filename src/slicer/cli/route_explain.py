@@ -103,11 +103,9 @@ def _attempt_data(tried: _Tried) -> dict[str, Any]:
     to = tried.attempt.destination
     return {
         "destination": to.name,
-        "mode": to.mode,
+        **output.picked(to, "mode profile slot? max_jobs vram_mib memory_bytes exit_code"),
         "command": list(tried.command),
-        **output.picked(to, "profile slot? max_jobs vram_mib memory_bytes"),
         "waits": tried.attempt.waits,
-        "exit_code": to.exit_code,
         "free": tried.now.is_free,
         "busy": say.busy_dict(tried.now.busy) if tried.now.busy else None,
     }
