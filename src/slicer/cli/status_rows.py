@@ -17,7 +17,7 @@ from slicer.text import command_text, counted, quote, slot_words, visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from typing import Literal
 
     from slicer.ledger.status import ForeignProcess, LedgerStatus
@@ -62,14 +62,16 @@ class Row:
 
 def rows(status: LedgerStatus, uid: int, at: float) -> tuple[Row, ...]:
     """The rows in their order. The jobs that begin later are those of ``uid``. ``at`` is the wall clock's."""
-    now_s = status.now_s
+    now_s, later = status.now_s, status.later
+    jobs: tuple[Lease | Ticket | DetachedJob, ...] = (*status.leases, *status.tickets, *later)
+    names = {each.job: each.name for each in jobs} if later else {}
     return (
         *(Row("gpu", state.gpu.uuid, state) for state in status.gpus),
         *(Row("job", each.job, each, each.uid, now_s - each.since_s) for each in status.leases),
         *(Row("waiting", each.job, each, each.uid, now_s - each.arrived_s) for each in status.tickets),
         *(
-            Row("waiting", each.job, each, uid, at - each.began_at, _begins(each, status, at))
-            for each in status.later
+            Row("waiting", each.job, each, uid, at - each.began_at, _begins(each, names, at))
+            for each in later
         ),
     )
 
@@ -192,11 +194,9 @@ def why_text(row: Row, status: LedgerStatus) -> str:
     return priority + reason(row.entry, status)
 
 
-def _begins(file: DetachedJob, status: LedgerStatus, now_s: float) -> str:
-    """What it waits for, as in "after train:ok, after 3f2a9c01b7de:any". ``now_s`` is the wall clock's."""
-    entries: tuple[Lease | Ticket | DetachedJob, ...] = (*status.leases, *status.tickets, *status.later)
+def _begins(file: DetachedJob, names: Mapping[str, str], now_s: float) -> str:
+    """What it waits for, as in "after train:ok, after 3f2a9c01b7de:any". ``names``: of jobs, by their ids."""
     words = [word.partition(":") for word in file.after]
-    names = {each.job: each.name for each in entries} if words else {}
     begins = [f"after {names.get(job) or job}:{condition}" for job, _, condition in words]
     begins += [moments.words(file.begins_at, now_s)] if file.begins_at is not None else []
     return ", ".join(begins)
