@@ -6,62 +6,6 @@ let
 
   inherit (import ./values.nix { inherit lib; }) keys;
 
-  # Their containers need namespaces and set-user-ID helpers.
-  containers = [
-    "apptainer"
-    "bwrap"
-    "enroot"
-    "flatpak"
-    "podman"
-    "singularity"
-  ];
-
-  # A started server inherits these.
-  inherited = {
-    NoNewPrivileges = true;
-    RestrictNamespaces = true;
-    RestrictRealtime = true;
-    RestrictSUIDSGID = true;
-    LockPersonality = true;
-    KeyringMode = "private";
-    RestrictAddressFamilies = "AF_UNIX AF_INET AF_INET6 AF_NETLINK";
-    SystemCallArchitectures = "native";
-    SystemCallErrorNumber = "EPERM";
-    ProtectSystem = "full";
-    ProtectClock = true;
-    ProtectHostname = true;
-    ProtectKernelLogs = true;
-    ProtectKernelModules = true;
-    ProtectKernelTunables = true;
-  };
-  starting = inherited // {
-    SystemCallFilter = [ "@system-service" ];
-    CapabilityBoundingSet = [
-      "CAP_CHOWN CAP_DAC_OVERRIDE CAP_FOWNER CAP_IPC_LOCK CAP_KILL CAP_SETGID CAP_SETUID"
-      "CAP_SYS_NICE CAP_SYS_PTRACE"
-    ];
-  };
-  alone = inherited // {
-    UMask = "0077";
-    MemoryDenyWriteExecute = true;
-    SystemCallFilter = [
-      "@system-service"
-      "~@privileged @resources"
-    ];
-    CapabilityBoundingSet = "";
-    ProtectHome = "read-only";
-    PrivateTmp = true;
-  };
-  # Of the proxy's own cgroup.
-  own = {
-    DevicePolicy = "closed";
-    DeviceAllow = [ "char-nvidia* rw" ];
-  };
-  nearby = {
-    IPAddressDeny = "any";
-    IPAddressAllow = "localhost";
-  };
-
   listenOf =
     server:
     if server.listen != null then server.listen else keys.listens.${toString server.kind} or [ ];
@@ -99,18 +43,19 @@ let
     servers:
     let
       commands = concatMap (server: optionals (server.command != null) [ (lib.head server.command) ]) servers;
-      hasContainers = lib.any (command: elem (baseNameOf command) containers) commands;
+      kind =
+        if lib.any (command: elem (baseNameOf command) keys.containers) commands then
+          "container"
+        else if commands == [ ] then
+          "alone"
+        else
+          "starting";
+      near = [
+        "IPAddressDeny"
+        "IPAddressAllow"
+      ];
     in
-    own
-    // optionalAttrs (lib.all isNear servers) nearby
-    // (
-      if hasContainers then
-        { }
-      else if commands == [ ] then
-        alone
-      else
-        starting
-    );
+    lib.removeAttrs keys.sandboxes.${kind} (optionals (!lib.all isNear servers) near);
 in
 {
   inherit listenOf;

@@ -104,6 +104,7 @@ let
     || found == "infinity"
     || matches "[0-9]+(\\.[0-9]+)? ?[a-zA-Z0-9 .]*" found;
 
+  turn = "([1-9][0-9]{0,3}|[1-5][0-9]{4}|60000) ?ms|([1-9]|[1-5][0-9])(\\.[0-9]+)? ?s|0?\\.[0-9]+ ?s|60 ?s";
   cpus = "[0-9]{1,4}(-[0-9]{1,4})?([, ][0-9]{1,4}(-[0-9]{1,4})?)*";
   isCpus = found: matches cpus found || oneOrMore (between 0 8191) found;
   areWords = found: isList found && lib.all isString found;
@@ -196,30 +197,10 @@ let
     );
     auto-time = is ''"auto", seconds, or a duration such as "5m"'' (found: found == "auto" || isDuration found);
     period = is ''duration from 1ms to 1s such as "10ms"'' (
-      found:
-      let
-        us = scaled {
-          us = 1;
-          ms = 1000;
-          s = 1000000;
-        } found;
-      in
-      us != null && 1000 <= us && us <= 1000000
+      matches "([1-9][0-9]{0,2}(\\.[0-9]+)?|1000) ?ms|0?\\.[0-9]+ ?s|1 ?s|([1-9][0-9]{3,5}|1000000) ?us"
     );
     share-mode = is ''"yield", "each", "launches=10" or "time=5ms", 1ms to 60s'' (
-      found:
-      let
-        ms = scaled {
-          ms = 1;
-          s = 1000;
-        } (lib.removePrefix "time=" found);
-      in
-      matches "yield|each|launches" found
-      || (
-        matches "launches=[1-9][0-9]{0,6}" found
-        && between 1 1000000 (fromJSON (lib.removePrefix "launches=" found))
-      )
-      || (matches "time=.*" found && ms != null && 1 <= ms && ms <= 60000)
+      matches "yield|each|launches(=([1-9][0-9]{0,5}|1000000))?|time=(${turn})"
     );
 
     cpus = is ''CPU list such as "0-3,8" or [ 0 1 ]'' isCpus;

@@ -20,7 +20,7 @@ _UNIX = "unix:"
 _BESIDE_S = 20  # of TimeoutStopSec=, in addition to the configured times
 
 # Their containers need namespaces and set-user-ID helpers.
-_CONTAINERS = frozenset(("apptainer", "bwrap", "enroot", "flatpak", "podman", "singularity"))
+CONTAINERS = frozenset(("apptainer", "bwrap", "enroot", "flatpak", "podman", "singularity"))
 
 # A started server inherits these. It does not need them, in the system's manager or in a user's.
 _INHERITED = """\
@@ -260,7 +260,7 @@ def _left_behind(units: Units) -> str:
 def _sandbox(units: Units) -> list[str]:
     is_alone = not any(each.command for each in units.servers)
     containers = [os.path.basename(each.command[0]) for each in units.servers if each.command]
-    containers = [name for name in containers if name in _CONTAINERS]
+    containers = [name for name in containers if name in CONTAINERS]
     own = [] if units.is_user else _OWN_OF_SYSTEM.splitlines()
     if not units.is_user and all(_is_local(each) for each in units.servers):
         own += ["IPAddressDeny=any", "IPAddressAllow=localhost"]

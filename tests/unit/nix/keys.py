@@ -7,9 +7,11 @@ import tomllib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from slicer.backend import serve_units
 from slicer.broker.rules import policy_text
 from slicer.config import check, metric_units, notify_keys, routes, serve, slurm
 from slicer.config.build import SETTINGS, SLICE_KEYS, TABLES, builtin_profiles
+from slicer.config.files import Layer
 from slicer.config.properties import CHOICES, KEYS, find_key
 from slicer.model import Host
 from tests.machines.host import REPO
@@ -46,10 +48,28 @@ def _lists() -> dict[str, object]:
         "slice": {key: find_key(key).name for key in SLICE_KEYS},
         "slurmJobs": list(slurm.PROFILE_KEYS),
         "listens": {kind: [address] for kind, address in serve.LISTEN.items()},
+        "containers": sorted(serve_units.CONTAINERS),
+        "sandboxes": _sandboxes(),
         "together": list(policy_text.OF_ALL),
         "words": {"probes": metric_units.KINDS, "events": events},
         "builtinProfiles": sorted(builtin_profiles(Host((0,), 2**30), 1)),
     }
+
+
+def _sandboxes() -> dict[str, dict[str, list[str]]]:
+    """The settings of services that start no server ("alone"), that start one, and one in a container."""
+    start = {"alone": "", "starting": 'command = ["s"]', "container": 'command = ["podman"]'}
+    found = {}
+    for name, command in start.items():
+        text = f'[serve.s]\nkind = "raw"\nlisten = ["127.0.0.1:1"]\nupstream = "http://127.0.0.1:2"\n{command}'
+        server = serve._server("s", [Layer("", tomllib.loads(text), {})])
+        units = serve_units.Units("s", (server,), "/s", is_user=False)
+        lines = serve_units.service_text(units).partition("\nTasksMax=512\n")[2].splitlines()
+        settings: dict[str, list[str]] = {}
+        for key, _, value in (line.partition("=") for line in lines if "=" in line):
+            settings.setdefault(key, []).append(value)
+        found[name] = settings
+    return found
 
 
 def _tables() -> dict[str, Rows]:
