@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 from slicer.config import values
@@ -14,6 +14,10 @@ from slicer.config.route_slots import MODES
 from slicer.errors import ConfigError
 from slicer.model import CPU, SLICES
 
+Check = Callable[..., None]  # of a table, its file and its path
+Below = dict[str, Any] | Check | None  # what is below a key: a table with these, one that is checked, a value
+Tree = dict[str, Any]  # of Below
+
 TOP_SETTINGS = tuple(path for path in SETTINGS if "." not in path)
 TOP_KEYS = (*TOP_SETTINGS, *TABLES, "slices", "profiles", "routes", "serve", "engine")
 OWN_KEYS = {**kinds(PROFILE), **OTHER_KEYS}
@@ -22,79 +26,68 @@ _LONGEST_NAME = 31  # of a route or a destination; with a dash between them they
 
 def check_keys(layer: Layer) -> None:
     """Raise ConfigError for an unknown key, or for a table of another type."""
-    data = layer.data
-    known_keys(data, TOP_KEYS, layer, ())
-    _check_slot_names(data, layer)
-    for name, known in TABLES.items():
-        if name != "slots":
-            _below(data, known, layer, name)
-    slices = _below(data, SLICES, layer, "slices")
-    for name in slices:
-        _below(slices, SLICE_KEYS, layer, "slices", name)
-    profiles = _below(data, None, layer, "profiles")
-    for name in profiles:
-        if not re.fullmatch(r"[\w.+][\w.+-]*", name, re.ASCII):
-            hint = "letters, digits, . _ + and - are allowed, not beginning with -"
-            where = layer.where("profiles", name)
-            raise ConfigError(f"{name!r:.60} is not a valid profile name", where=where, hint=hint)
-        table = _below(profiles, (*OWN_KEYS, *KEYS), layer, "profiles", name)
-        _check_variables(table, layer, "profiles", name)
-        _check_slot_names(table, layer, "profiles", name)
-    routes = _below(data, None, layer, "routes")
-    for name in routes:
-        _check_route(name, routes, layer)
-    servers = _below(data, None, layer, "serve")
-    for name in servers:
-        _check_server(name, servers, layer)
+    _check(layer.data, _tree(layer.data), layer)
+
+
+def _tree(data: Collection[str]) -> Tree:
+    """What a file may have. The features of which it says nothing are not imported."""
+    profile = {**dict.fromkeys((*OWN_KEYS, *KEYS)), "env": _variables, "slots": _slot_names}
+    found: Tree = {
+        **dict.fromkeys(TOP_KEYS),
+        **{table: dict.fromkeys(keys) for table, keys in TABLES.items()},
+        "slots": _slot_names,
+        "slices": dict.fromkeys(SLICES, dict.fromkeys(SLICE_KEYS)),
+        "profiles": _named("profile", profile),
+    }
+    if "routes" in data:
+        from slicer.config import routes
+
+        way: Tree = dict.fromkeys(routes.DESTINATION_KEYS)
+        to = _named("destination", dict.fromkeys(routes.TO_KEYS))
+        keys: Tree = {**dict.fromkeys(routes.KEYS), **{mode: way for mode in MODES}, "to": to}
+        found["routes"] = _named("route", keys)
+    if "serve" in data:
+        from slicer.config import serve
+
+        found["serve"] = _named("server", {**dict.fromkeys(serve.KEYS), "env": _variables})
     if "engine" in data:
-        _check_engine(data, layer)
+        from slicer.config import slurm
+
+        jobs: Tree = {**dict.fromkeys(slurm.KEYS), "profiles": _named("", dict.fromkeys(slurm.PROFILE_KEYS))}
+        found["engine"] = {"slurm": jobs}
+    return found
 
 
-def _below(around: dict[str, Any], known: Collection[str] | None, layer: Layer, *path: str) -> dict[str, Any]:
-    """The table at ``path`` in the outer table, with known keys only (None: any)."""
-    table = as_table(around.get(path[-1], {}), layer, *path)
-    if known is not None:
-        known_keys(table, known, layer, path)
-    return table
+def _check(value: object, below: Below, layer: Layer, *path: str) -> None:
+    if below is None:
+        return
+    table = as_table(value, layer, *path)
+    if not isinstance(below, dict):
+        below(table, layer, *path)
+        return
+    known_keys(table, below, layer, path)
+    for key, each in table.items():
+        _check(each, below[key], layer, *path, key)
 
 
-def _check_engine(data: dict[str, Any], layer: Layer) -> None:
-    from slicer.config.slurm import KEYS as SLURM_KEYS
-    from slicer.config.slurm import PROFILE_KEYS
+def _named(what: str, below: Tree) -> Check:
+    """Tables of any name that is valid for ``what``; "": any."""
 
-    engine = _below(data, ("slurm",), layer, "engine")
-    table = _below(engine, (*SLURM_KEYS, "profiles"), layer, "engine", "slurm")
-    profiles = _below(table, None, layer, "engine", "slurm", "profiles")
-    for name in profiles:
-        _below(profiles, PROFILE_KEYS, layer, "engine", "slurm", "profiles", name)
+    def check(table: dict[str, Any], layer: Layer, *path: str) -> None:
+        for name, each in table.items():
+            if what:
+                _check_name(name, what, layer.where(*path, name))
+            _check(each, below, layer, *path, name)
 
-
-def _check_server(name: str, servers: dict[str, Any], layer: Layer) -> None:
-    from slicer.config.serve import KEYS as SERVE_KEYS
-
-    _check_name(name, "server", layer.where("serve", name))
-    table = _below(servers, SERVE_KEYS, layer, "serve", name)
-    _check_variables(table, layer, "serve", name)
-
-
-def _check_route(name: str, routes: dict[str, Any], layer: Layer) -> None:
-    from slicer.config.routes import DESTINATION_KEYS, TO_KEYS
-    from slicer.config.routes import KEYS as ROUTE_KEYS
-
-    path = ("routes", name)
-    _check_name(name, "route", layer.where(*path))
-    table = _below(routes, (*ROUTE_KEYS, *MODES, "to"), layer, *path)
-    for mode in MODES:
-        _below(table, DESTINATION_KEYS, layer, *path, mode)
-    several = _below(table, None, layer, *path, "to")
-    for destination in several:
-        _check_name(destination, "destination", layer.where(*path, "to", destination))
-        _below(several, TO_KEYS, layer, *path, "to", destination)
+    return check
 
 
 def _check_name(name: str, what: str, where: str) -> None:
-    if not re.fullmatch(r"\w[\w.-]*", name, re.ASCII) or len(name) > _LONGEST_NAME:
-        hint = f"letters, digits, . _ and - are allowed, not beginning with . or -, at most {_LONGEST_NAME}"
+    is_profile = what == "profile"
+    form = r"[\w.+][\w.+-]*" if is_profile else r"\w[\w.-]*"
+    if not re.fullmatch(form, name, re.ASCII) or (len(name) > _LONGEST_NAME and not is_profile):
+        others = f". _ and - are allowed, not beginning with . or -, at most {_LONGEST_NAME}"
+        hint = f"letters, digits, {'. _ + and - are allowed, not beginning with -' if is_profile else others}"
         raise ConfigError(f"{name!r:.60} is not a valid {what} name", where=where, hint=hint)
 
 
@@ -107,9 +100,8 @@ _NO_SLOTS = {
 }
 
 
-def _check_slot_names(around: dict[str, Any], layer: Layer, *around_path: str) -> None:
-    path = (*around_path, "slots")
-    for name, count in _below(around, None, layer, *path).items():
+def _slot_names(table: dict[str, Any], layer: Layer, *path: str) -> None:
+    for name, count in table.items():
         where = layer.where(*path, name)
         values.slot_name((name, where, ConfigError), ".".join(path))
         if name.lower() in _NO_SLOTS and name != CPU:
@@ -144,9 +136,9 @@ def known_keys(table: dict[str, Any], known: Collection[str], layer: Layer, path
             raise ConfigError(message, where=layer.where(*path, key), hint=hint)
 
 
-def _check_variables(table: dict[str, Any], layer: Layer, *path: str) -> None:
-    for variable, value in _below(table, None, layer, *path, "env").items():
-        _check_variable(variable, value, layer.where(*path, "env", variable))
+def _variables(table: dict[str, Any], layer: Layer, *path: str) -> None:
+    for name, value in table.items():
+        _check_variable(name, value, layer.where(*path, name))
 
 
 def _check_variable(name: str, value: object, where: str) -> None:
