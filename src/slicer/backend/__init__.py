@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from slicer.kernel import on_host
-from slicer.kernel.proc import read_text
+from slicer.kernel.proc import text_of
 from slicer.quantity import INFINITY, parse_duration
 from slicer.state import BROKER, BROKER_DIRECTORY, BROKER_ENABLED
 from slicer.state.allocation import slurm_job
@@ -140,10 +140,7 @@ def time_limit_of(unit: str) -> float | None:
 
     It may be less than the profile's: the administrator limits how long a job may hold its resources.
     """
-    try:
-        lines = read_text(f"/run/systemd/transient/{unit}").splitlines()
-    except OSError:
-        return None
+    lines = text_of(f"/run/systemd/transient/{unit}").splitlines()
     said = [line.partition("=")[2] for line in lines if line.startswith("RuntimeMaxSec=")]
     limit_us = parse_duration(said[-1]) if said and said[-1] else INFINITY
     return None if limit_us == INFINITY else limit_us / 1e6

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from slicer.backend.unit_files import SYSTEM_UNITS, Action
 from slicer.kernel import cgroup, on_host
 from slicer.kernel.open_files import links
-from slicer.kernel.proc import read_text
+from slicer.kernel.proc import names_in, read_text, text_of
 from slicer.kernel.users import user_name
 from slicer.record import record
 
@@ -107,7 +107,7 @@ def display_manager() -> str:
 def sessions() -> tuple[Session, ...]:
     folder = on_host(_SESSIONS)
     found = []
-    for name in _names(folder):
+    for name in names_in(folder):
         path = os.path.join(folder, name)
         said = _assignments(path) if os.path.isfile(path) else {}  # beside each session's file lies a FIFO
         if said.get("TYPE") in _GRAPHICAL:
@@ -120,7 +120,7 @@ def sessions() -> tuple[Session, ...]:
 def openers() -> tuple[Opener, ...]:
     """The processes below user.slice that have one of NVIDIA's nodes open."""
     found = []
-    for name in _names("/proc"):
+    for name in names_in("/proc"):
         if name.isdecimal() and cgroup.of(name).startswith("/user.slice/") and _has_open(int(name)):
             try:
                 user = user_name(os.stat(f"/proc/{name}").st_uid)
@@ -134,16 +134,6 @@ def _has_open(pid: int) -> bool:
     return any(link.startswith("/dev/nvidia") for link in links(pid))  # stat(2) could wait for a server
 
 
-def _names(folder: str) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []  # it does not exist, or has just ended
-
-
 def _assignments(path: str) -> dict[str, str]:
-    try:
-        lines = read_text(path).splitlines()
-    except OSError:
-        return {}
-    return {key: value for key, equals, value in (line.partition("=") for line in lines) if equals}
+    lines = (line.partition("=") for line in text_of(path).splitlines())
+    return {key: value for key, equals, value in lines if equals}

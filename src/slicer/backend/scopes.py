@@ -7,7 +7,7 @@ import os
 from slicer.backend import QueueBackend
 from slicer.config.properties import controller, property_with
 from slicer.kernel import cgroup, proc
-from slicer.kernel.proc import read_text
+from slicer.kernel.proc import names_in, text_of
 from slicer.kernel.signals import SYSTEMD_STOPS
 from slicer.state.statefile import is_job_scope
 
@@ -64,14 +64,10 @@ def acting_in(names: tuple[str, ...], directory: str, manager: Manager, own: str
 
 def io_is_weighed(blocks: str = "/sys/block", qos: str = "") -> bool:
     """Whether any disk obeys weights: by its scheduler (bfq) or because io.cost is on for it."""
-    if "enable=1" in _text(qos or cgroup.path_of("/io.cost.qos")):
+    if "enable=1" in text_of(qos or cgroup.path_of("/io.cost.qos")):
         return True
-    try:
-        disks = os.listdir(blocks)
-    except OSError:
-        return False
-    real = (disk for disk in disks if not disk.startswith(_NO_DISKS))
-    return any("[bfq]" in _text(f"{blocks}/{disk}/queue/scheduler") for disk in real)
+    real = (disk for disk in names_in(blocks) if not disk.startswith(_NO_DISKS))
+    return any("[bfq]" in text_of(f"{blocks}/{disk}/queue/scheduler") for disk in real)
 
 
 def oomd_runs() -> bool:
@@ -89,13 +85,6 @@ def filters_devices(directory: str) -> bool:
     if os.geteuid() != 0:
         return True
     return bpf.filters_devices(directory) if directory else bpf.can_filter_devices()
-
-
-def _text(path: str) -> str:
-    try:
-        return read_text(path)
-    except OSError:
-        return ""  # this kernel or device does not have it
 
 
 def requested(spec: ScopeSpec) -> tuple[Property, ...]:

@@ -13,9 +13,10 @@ import os
 from slicer.backend.unit_files import Action, is_plain, read
 from slicer.config.serve import Server
 from slicer.errors import SlicerError
+from slicer.kernel.proc import names_in
 from slicer.record import record
 
-PREFIX = "slicer-serve-"
+PREFIX, _ENDS = "slicer-serve-", (".socket", ".service")
 _UNIX = "unix:"
 _BESIDE_S = 20  # of TimeoutStopSec=, in addition to the configured times
 
@@ -104,12 +105,8 @@ def actions(units: Units, folder: str) -> tuple[Action, Action]:
 
 def there(folder: str) -> tuple[str, ...]:
     """The names of the servers whose units are in ``folder``, in alphabetical order."""
-    try:
-        found = os.listdir(folder)
-    except OSError:
-        return ()
-    ours = [name for name in found if name.startswith(PREFIX) and name.endswith((".socket", ".service"))]
-    return tuple(sorted({name[len(PREFIX) :].rpartition(".")[0] for name in ours}))
+    ours = (name for name in names_in(folder) if name.startswith(PREFIX))
+    return tuple(sorted({name[len(PREFIX) :].rpartition(".")[0] for name in ours if name.endswith(_ENDS)}))
 
 
 def run_as_of(folder: str, name: str) -> str:

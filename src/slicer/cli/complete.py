@@ -18,6 +18,7 @@ from click.shell_completion import CompletionItem, ShellComplete, split_arg_stri
 from slicer.cli.runoptions import parse
 from slicer.config.profiles import Config
 from slicer.errors import EX_OK, EX_USAGE, SlicerError, UsageError
+from slicer.kernel.proc import names_in
 from slicer.text import one_line
 
 SCRIPTS = {"bash": "slicer.bash", "zsh": "_slicer", "fish": "slicer.fish"}
@@ -200,15 +201,8 @@ def command_line(ctx: click.Context, param: click.Parameter, incomplete: str) ->
     """Words of the command to run: first programs, then files."""
     if ctx.params.get("command") or "/" in incomplete:
         return [CompletionItem(incomplete, type="file")]
-    found = {name for directory in os.get_exec_path() for name in harmless(_files(directory), incomplete)}
+    found = {name for directory in os.get_exec_path() for name in harmless(names_in(directory), incomplete)}
     return [CompletionItem(name) for name in sorted(found)]
-
-
-def _files(directory: str) -> list[str]:
-    try:
-        return os.listdir(directory)
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
-        return []  # PATH may name directories that do not exist, or that we may not read
 
 
 @click.command(

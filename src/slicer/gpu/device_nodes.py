@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from slicer.kernel import on_host
+from slicer.kernel.proc import names_in, text_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def caps_of(
     ``capabilities`` is a folder of the driver's. Each file in it contains the minor number of a node.
     """
     found = [each for minor in sorted(minors) for each in _caps_below(f"{capabilities}/gpu{minor}/mig")]
-    major = major_of("nvidia-caps", _text(devices)) if found else None
+    major = major_of("nvidia-caps", text_of(devices)) if found else None
     return () if major is None else tuple(f"/dev/char/{major}:{minor}" for minor in found)
 
 
@@ -50,7 +51,7 @@ def load_uvm(modprobes: tuple[str, ...] = _MODPROBES) -> None:
     That would be too late behind a fence: systemd looks up the driver's number when it sets the fence. This
     raises nothing: without NVIDIA's tool, the administrator has to load it (`slicer doctor` reports that).
     """
-    if major_of("nvidia-uvm", _text(_DEVICES)) is not None or not os.path.exists(_VERSION):
+    if major_of("nvidia-uvm", text_of(_DEVICES)) is not None or not os.path.exists(_VERSION):
         return
     modprobe = next((path for path in modprobes if os.access(path, os.X_OK)), "")
     try:
@@ -72,7 +73,7 @@ def _caps_below(folder: str) -> list[int]:
 
 
 def _minor_in(path: str) -> int | None:
-    for line in _text(path).splitlines():
+    for line in text_of(path).splitlines():
         key, _, value = line.partition(":")
         if key.strip() == "DeviceFileMinor" and value.strip().isdecimal():
             minor = int(value)
@@ -81,15 +82,5 @@ def _minor_in(path: str) -> int | None:
 
 
 def _names(folder: str, beginning: str) -> list[str]:
-    try:
-        return sorted(name for name in os.listdir(folder) if name.startswith(beginning))
-    except OSError:
-        return []  # not in MIG mode, or the instance has just been destroyed
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""  # for the same reasons
+    """None if the GPU is not in MIG mode, or the instance has just been destroyed."""
+    return [name for name in names_in(folder) if name.startswith(beginning)]

@@ -6,8 +6,6 @@ They are read once, at the end, and only if there is something to read.
 
 from __future__ import annotations
 
-import os
-
 from slicer.backend import changes_of
 from slicer.backend.scopes import acting_in
 from slicer.config import live
@@ -16,7 +14,7 @@ from slicer.config.properties import find, parse_property
 from slicer.errors import SlicerError, StateError
 from slicer.job.report import Interventions
 from slicer.kernel import cgroup
-from slicer.kernel.proc import now_s, read_text
+from slicer.kernel.proc import names_in, now_s, read_text
 from slicer.ledger import control_log
 
 TYPE_CHECKING = False
@@ -67,12 +65,8 @@ def _paused_s(
 def final_values(unit: str, manager: Manager) -> dict[str, str]:
     """The properties that were changed since the unit's start, from systemd's files; "" if unset."""
     directory = changes_of(unit, manager)
-    try:
-        files = sorted(os.listdir(directory))
-    except OSError:
-        return {}
     found = {}
-    for file in files:
+    for file in names_in(directory):
         name = live.changed_name(file)
         if name:
             try:

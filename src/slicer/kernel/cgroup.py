@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 
-from slicer.kernel.proc import read_text
+from slicer.kernel.proc import read_text, text_of
 from slicer.model import Usage
 
 TYPE_CHECKING = False
@@ -101,18 +101,12 @@ def signal_all(cgroup: str, signo: int) -> None:
 
 def controllers(directory: str) -> frozenset[str]:
     """The controllers that act on this cgroup ("cpu", "memory", "io", …)."""
-    try:
-        return frozenset(read_text(f"{directory}/cgroup.controllers").split())
-    except OSError:
-        return frozenset()
+    return frozenset(text_of(f"{directory}/cgroup.controllers").split())
 
 
 def _flat(directory: str, name: str) -> dict[str, int]:
     """A flat-keyed file such as cpu.stat. Empty if the controller is off or the cgroup does not exist."""
-    try:
-        lines = read_text(f"{directory}/{name}").splitlines()
-    except OSError:
-        return {}
+    lines = text_of(f"{directory}/{name}").splitlines()
     return {key: int(value) for key, _, value in (line.partition(" ") for line in lines) if value.isdigit()}
 
 
@@ -140,10 +134,7 @@ def _io_bytes(directory: str) -> tuple[int | None, int | None]:
 
 def _stalled_s(directory: str, resource: str) -> float | None:
     """How long some task of the cgroup has waited for the resource so far, in seconds (PSI "some" total)."""
-    try:
-        first = read_text(f"{directory}/{resource}.pressure").split("\n", 1)[0]
-    except OSError:
-        return None  # PSI is off in this kernel
+    first = text_of(f"{directory}/{resource}.pressure").partition("\n")[0]  # "": PSI is off in this kernel
     _, _, total = first.partition("total=")
     return int(total) / 1e6 if total.isdigit() else None
 

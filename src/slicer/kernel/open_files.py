@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 
-from slicer.kernel.proc import pids
+from slicer.kernel.proc import names_in, pids
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def has_open(pid: int, file: os.stat_result) -> bool:
 
 def descriptors_of(pid: int, file: os.stat_result) -> Iterator[str]:
     """The descriptors by which a process has a file open."""
-    for name in _names(pid):
+    for name in names_in(f"/proc/{pid}/fd"):
         try:
             info = os.stat(f"/proc/{pid}/fd/{name}")
         except OSError:
@@ -50,7 +50,7 @@ def descriptors_of(pid: int, file: os.stat_result) -> Iterator[str]:
 
 def links(pid: int) -> Iterator[str]:
     """What a process has open, as in "/dev/nvidia0" and "socket:[4711]"; nothing if we may not inspect it."""
-    for name in _names(pid):
+    for name in names_in(f"/proc/{pid}/fd"):
         try:
             yield os.readlink(f"/proc/{pid}/fd/{name}")
         except OSError:
@@ -59,7 +59,7 @@ def links(pid: int) -> Iterator[str]:
 
 def deleted(pid: int) -> Iterator[str]:
     """The last paths of our own plain files without a name that a process has open."""
-    for name in _names(pid):
+    for name in names_in(f"/proc/{pid}/fd"):
         link = f"/proc/{pid}/fd/{name}"
         try:
             path = os.readlink(link)
@@ -68,13 +68,6 @@ def deleted(pid: int) -> Iterator[str]:
             continue  # closed meanwhile
         if info and stat.S_ISREG(info.st_mode) and not info.st_nlink and info.st_uid == os.geteuid():
             yield path.removesuffix(" (deleted)")
-
-
-def _names(pid: int) -> list[str]:
-    try:
-        return os.listdir(f"/proc/{pid}/fd")
-    except OSError:
-        return []  # gone, or another user's
 
 
 def close_all_but(kept: Collection[int], beginning: str | None = None, *, lowest: int = 3) -> None:

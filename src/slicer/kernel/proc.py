@@ -35,6 +35,22 @@ def read_text(path: str) -> str:
         os.close(fd)
 
 
+def text_of(path: str) -> str:
+    """As :func:`read_text`, stripped; "" if there is no such file, or nobody lets us read it."""
+    try:
+        return read_text(path).strip()
+    except OSError:
+        return ""
+
+
+def names_in(path: str) -> list[str]:
+    """The names in a directory, sorted; none if it does not exist, or nobody lets us list it."""
+    try:
+        return sorted(os.listdir(path))
+    except OSError:
+        return []
+
+
 def boot_id() -> str:
     """The id of this boot. With it, a pid and a start time name a process for ever."""
     return read_text("/proc/sys/kernel/random/boot_id").strip()

@@ -19,7 +19,7 @@ from typing import Any
 
 from slicer.errors import StateError
 from slicer.kernel import on_host
-from slicer.kernel.proc import read_text
+from slicer.kernel.proc import text_of
 from slicer.outcome.history import default_path
 from slicer.outcome.job_files import RULES, open_folder
 from slicer.record import record
@@ -44,10 +44,7 @@ def folder(environ: Mapping[str, str]) -> str:
 
 def path_of(environ: Mapping[str, str], log_dir: str) -> str:
     """The file of the queue with that log directory, on this machine."""
-    try:
-        machine = read_text(on_host("/etc/machine-id")).strip()
-    except OSError:  # a container without systemd
-        machine = ""
+    machine = text_of(on_host("/etc/machine-id"))  # "": a container without systemd
     digest = hashlib.sha1(os.fsencode(f"{machine} {log_dir}"), usedforsecurity=False).hexdigest()
     return f"{folder(environ)}/{digest}{_KIND}"
 

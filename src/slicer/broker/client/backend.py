@@ -129,7 +129,4 @@ def _told(unit: str) -> tuple[str, ...]:
     """The directives in systemd's own file for the scope."""
     from slicer.config.live import settings_of
 
-    try:
-        return tuple(settings_of(proc.read_text(changes_of(unit, "system").removesuffix(".d"))))
-    except OSError:
-        return ()
+    return tuple(settings_of(proc.text_of(changes_of(unit, "system").removesuffix(".d"))))

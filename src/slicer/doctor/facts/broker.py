@@ -13,8 +13,9 @@ from slicer.broker.client.connection import Connection, NoBroker
 from slicer.broker.protocol.messages import Status
 from slicer.broker.server import policy_file
 from slicer.broker.server.names import Subordinates
-from slicer.doctor.facts.reading import lstat, masks_in, names_in
+from slicer.doctor.facts.reading import lstat, masks_in
 from slicer.errors import ConfigError, SlicerError
+from slicer.kernel.proc import names_in
 from slicer.kernel.users import hidden_root, user_name
 from slicer.record import record
 from slicer.state import BROKER, BROKER_DIRECTORY, BROKER_ENABLED

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping
 from slicer.config import profiles, serve
 from slicer.config.build import builtin_profiles
 from slicer.config.profiles import Config
-from slicer.doctor.facts.reading import kernel_text, lstat
+from slicer.doctor.facts.reading import lstat
 from slicer.errors import SlicerError
+from slicer.kernel.proc import text_of
 from slicer.ledger.plain_lock import PlainLock
 from slicer.model import CPU
 from slicer.record import record
@@ -131,7 +132,7 @@ def gather_others(environ: Mapping[str, str]) -> OthersFacts:
         lock=lock,
         lock_problem=_lock_problem(lock) if lock else "",
         lock_holder=holder,
-        lock_holder_name=kernel_text(f"/proc/{holder}/comm") if holder else "",
+        lock_holder_name=text_of(f"/proc/{holder}/comm") if holder else "",
     )
 
 

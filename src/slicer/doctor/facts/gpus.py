@@ -14,12 +14,13 @@ from collections.abc import Mapping
 from slicer.backend import closed_shop
 from slicer.backend.closed_shop import has_unit
 from slicer.backend.scopes import filters_devices
-from slicer.doctor.facts.reading import kernel_text, lstat, names_in, trusted_text
+from slicer.doctor.facts.reading import lstat, trusted_text
 from slicer.errors import GpuError, NoGpu
 from slicer.gpu import nvml
 from slicer.gpu.nvml import GpuDetails, Nvml
 from slicer.gpu.snapshot import take
 from slicer.kernel import cgroup, proc
+from slicer.kernel.proc import names_in, text_of
 from slicer.kernel.users import group_name
 from slicer.record import record
 from slicer.share.program import library_path
@@ -85,15 +86,15 @@ def gather_devices() -> DeviceFacts:
     nvidia, drivers, amd = [], set(), 0
     for address in names_in("/sys/bus/pci/devices"):
         device = f"/sys/bus/pci/devices/{address}"
-        if not kernel_text(f"{device}/class").startswith(_DISPLAY_CLASS):
+        if not text_of(f"{device}/class").startswith(_DISPLAY_CLASS):
             continue
-        vendor = kernel_text(f"{device}/vendor")
+        vendor = text_of(f"{device}/vendor")
         amd += vendor == _AMD
         if vendor == _NVIDIA:
             nvidia.append(address)
             link = f"{device}/driver"
             drivers.add(os.path.basename(os.path.realpath(link)) if os.path.lexists(link) else "")
-    driver = module_version(kernel_text("/proc/driver/nvidia/version"))
+    driver = module_version(text_of("/proc/driver/nvidia/version"))
     minors = [_minor(address) for address in names_in(_SEEN_BY_KERNEL)]
     wanted = (*_NODES, *(f"/dev/nvidia{minor}" for minor in minors if minor)) if driver else ()
     return DeviceFacts(
@@ -111,7 +112,7 @@ def module_version(text: str) -> str:
 
 
 def _minor(address: str) -> str:
-    text = kernel_text(f"{_SEEN_BY_KERNEL}/{address}/information")
+    text = text_of(f"{_SEEN_BY_KERNEL}/{address}/information")
     line = next((line for line in text.splitlines() if line.startswith("Device Minor:")), "")
     return line.partition(":")[2].strip()
 

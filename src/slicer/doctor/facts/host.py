@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 
 from slicer.backend import scopes
-from slicer.doctor.facts.reading import kernel_text, names_in, setting
+from slicer.doctor.facts.reading import setting
 from slicer.errors import StateError
 from slicer.kernel import cgroup
+from slicer.kernel.proc import names_in, text_of
 from slicer.kernel.users import lingers, user_name
 from slicer.outcome.journal import SOCKET
 from slicer.record import record
@@ -23,7 +24,7 @@ class KernelFacts:
 
 def gather_kernel() -> KernelFacts:
     """Asks for a pidfd and an inotify instance."""
-    instances = kernel_text("/proc/sys/fs/inotify/max_user_instances")
+    instances = text_of("/proc/sys/fs/inotify/max_user_instances")
     return KernelFacts(os.uname().release, _pidfd_error(), _inotify_error(), instances)
 
 
@@ -121,12 +122,12 @@ def gather_disks() -> DiskFacts:
 
 
 def _disk(name: str) -> Disk | None:
-    words = kernel_text(f"/sys/block/{name}/queue/scheduler").split()
+    words = text_of(f"/sys/block/{name}/queue/scheduler").split()
     if name.startswith(("loop", "ram", "zram")) or not words:
         return None
     active = next((word.strip("[]") for word in words if word.startswith("[")), "none")
     offered = tuple(word.strip("[]") for word in words)
-    return Disk(name, kernel_text(f"/sys/block/{name}/dev"), active, offered)
+    return Disk(name, text_of(f"/sys/block/{name}/dev"), active, offered)
 
 
 @record

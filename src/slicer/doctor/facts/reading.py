@@ -6,18 +6,10 @@ import os
 import stat
 from collections.abc import Iterable
 
-from slicer.kernel.proc import read_text
+from slicer.kernel.proc import names_in
 
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _MOST_BYTES = 1 << 20
-
-
-def kernel_text(path: str) -> str:
-    """The beginning of a file in /proc or /sys, stripped; "" if it does not exist."""
-    try:
-        return read_text(path).strip()
-    except OSError:
-        return ""
 
 
 def trusted_text(path: str) -> str | None:
@@ -53,14 +45,6 @@ def lstat(path: str) -> os.stat_result | None:
 def masks_in(paths: Iterable[str]) -> tuple[str, ...]:
     """The unit files among these that systemctl has masked."""
     return tuple(path for path in paths if os.path.realpath(path) == os.devnull)
-
-
-def names_in(path: str) -> list[str]:
-    """The names in a directory, sorted; empty if it cannot be listed."""
-    try:
-        return sorted(os.listdir(path))
-    except OSError:
-        return []
 
 
 def setting(

@@ -9,9 +9,9 @@ from slicer.backend import is_booted
 from slicer.backend.scopes import filters_devices
 from slicer.backend.systemd import SystemdBackend
 from slicer.doctor.facts.host import mounts
-from slicer.doctor.facts.reading import kernel_text
 from slicer.errors import BackendError
 from slicer.kernel import cgroup
+from slicer.kernel.proc import text_of
 from slicer.record import record
 
 TYPE_CHECKING = False
@@ -58,7 +58,7 @@ def gather(uid: int, manager: Manager, *, asks: bool = True) -> SystemdFacts:
             version = _system_version() if manager == "user" else ""
     return SystemdFacts(
         boots=boots, unreachable=unreachable, version=version, container=_container(),
-        is_wsl="microsoft" in kernel_text("/proc/sys/kernel/osrelease").lower(),
+        is_wsl="microsoft" in text_of("/proc/sys/kernel/osrelease").lower(),
         cgroups=_cgroups(), at=at, is_there=os.path.isdir(cgroup.path_of(at)),
         controllers=tuple(sorted(cgroup.controllers(cgroup.path_of(at)))), on_v1=_on_v1(),
         filters_devices=filters_devices(""),
@@ -86,7 +86,7 @@ def _system_version() -> str:
 
 
 def _container() -> str:
-    named = kernel_text("/run/systemd/container")
+    named = text_of("/run/systemd/container")
     if named:
         return named
     marks = (("/run/.containerenv", "podman"), ("/.dockerenv", "docker"))
@@ -104,5 +104,5 @@ def _cgroups() -> str:
 
 def _on_v1() -> tuple[str, ...]:
     """The controllers with their own hierarchy: /proc/cgroups has name, hierarchy, cgroups, enabled."""
-    rows = [line.split() for line in kernel_text("/proc/cgroups").splitlines() if not line.startswith("#")]
+    rows = [line.split() for line in text_of("/proc/cgroups").splitlines() if not line.startswith("#")]
     return tuple(row[0] for row in rows if len(row) == 4 and row[1] != "0" and row[3] == "1")

@@ -21,6 +21,7 @@ from collections.abc import Collection
 from slicer.errors import StateError
 from slicer.kernel import inotify
 from slicer.kernel.inotify import Inotify
+from slicer.kernel.proc import names_in
 from slicer.model import Outcome
 from slicer.queue.engine.slurm.script import jobs_of
 from slicer.queue.state import attempt
@@ -44,10 +45,7 @@ class Ended:
 def refuse_if_running(log_dir: str) -> None:
     """Raise StateError if attempts of an earlier queue have begun, and have not ended."""
     path = f"{log_dir}/{_FOLDER}"
-    try:
-        names = set(os.listdir(path))
-    except OSError:
-        return  # there was none, or what is wrong with it is told later
+    names = set(names_in(path))  # none: there was none, or what is wrong with it is told later
     if any(name.endswith(".begun") and f"{name[:-6]}.end" not in names for name in names):
         hint = "without --fresh they are taken over; or end them first, with scancel"
         raise StateError("jobs of an earlier queue still run", where=path, hint=hint)
