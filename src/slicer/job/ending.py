@@ -182,7 +182,7 @@ def _append(
         kept.keep(base, outcome)
         error.hint = f"{error.hint}; " * bool(error.hint) + "until then its outcome is kept in memory"
         raise
-    if any(name.endswith(history.KEPT) for name in base.names()):
+    if base.is_there() and any(name.endswith(history.KEPT) for name in base.names()):
         from slicer.outcome import kept
 
         kept.settle(base, job.history_path, warn)
