@@ -91,22 +91,23 @@ def test_a_ledger_outlives_the_logout_where_the_doctor_says_so(
     public_slicer: Slicer, bob: User, place: str, removes: bool
 ) -> None:  # K2, S12
     """A job of cron's goes on. In any case nobody else is given what it holds."""
-    plain, gate, ledger = "--backend=plain", public_slicer.gate(), f"{place}/slicer-{bob.uid}"
+    plain, gate = ("--backend=plain", "-p", "heavy"), public_slicer.gate()
+    ledger = f"{place}/slicer-{bob.uid}"
     mode = os.stat("/run/lock").st_mode & 0o7777
     os.chmod("/run/lock", 0o755 if place == "/dev/shm" else mode)
     logind_has(f"RemoveIPC={'yes' if removes else 'no'}")
     try:
-        job = public_slicer.start(plain, "--", "sh", "-c", f": <{gate}", via=bob.bare)
+        job = public_slicer.start(*plain, "--", "sh", "-c", f": <{gate}", via=bob.bare)
         until(gate.someone_waits, "the job runs")
         login_and_out(public_slicer, bob, his_place(public_slicer, bob), ": > said; echo 1 > pid")
         emptied = removes and place == "/dev/shm"
         until(lambda: os.path.exists(ledger) is not emptied, "logind has looked")
-        second = public_slicer.run(plain, "--no-wait", "--", "true", via=bob.bare)
+        second = public_slicer.run(*plain, "--no-wait", "--", "true", via=bob.bare)
         assert second.code == 75, second
         assert ("deleted" in second.stderr) is emptied, second.stderr
         gate.open()
         assert job.end().code == 0
-        assert public_slicer.run(plain, "--", "true", via=bob.bare).code == 0
+        assert public_slicer.run(*plain, "--", "true", via=bob.bare).code == 0
     finally:
         os.chmod("/run/lock", mode)
         shutil.rmtree(ledger, ignore_errors=True)

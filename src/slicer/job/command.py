@@ -15,6 +15,7 @@ from slicer import faults
 from slicer.backend import time_limit_of
 from slicer.job.job_control import JobControl
 from slicer.job.leftovers import living, wait_for_any
+from slicer.job.life import Event, Life, Terms, due_s, step
 from slicer.job.report import Report, final_reason
 from slicer.job.stop_rule import StopRule, asked_for, due
 from slicer.kernel import cgroup, proc
@@ -29,7 +30,7 @@ from slicer.kernel.signals import (
     timed_wait,
 )
 from slicer.model import Usage
-from slicer.record import record, replace
+from slicer.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,8 +38,9 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from slicer.backend import Watchdog
+    from slicer.job.life import Action
     from slicer.job.log_bound import LogBound
-    from slicer.model import EndedBy, Manager, Reason
+    from slicer.model import EndedBy, Manager
 
     class Output(Protocol):
         """The destination of the command's output."""
@@ -62,18 +64,6 @@ _WAKING = INTERRUPTS | {signal.SIGCHLD, signal.SIGIO, STOP, CONTINUED, SYSTEMD_S
 
 # Signals that ask a program to end or stop. If one arrives before the command, the command gets it, too.
 _ASKING = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGTSTP})
-
-# A signal to the whole process group also reached the command. It is not forwarded again within this time.
-_SAME_SIGNAL_S = 1.0
-
-# A command's helpers may need a moment to notice its end: Python's resource tracker, workers with a pipe.
-_BY_THEMSELVES_S = 0.5
-
-_KILL_AGAIN_S = 0.1
-_BEFORE_SYSTEMD_S = 1.0  # SIGKILL comes this much before systemd's, which also kills us; at most a tenth
-
-# If a command ends by one of these, the sender that we saw most likely sent it to the command, too.
-_ENDING = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM})
 
 
 @record
@@ -107,24 +97,14 @@ class Command:
         self._watchdog = watchdog
         self._others = others
         self._output = output
-        self._ended_by: EndedBy = ""
-        self._keeps_time = not task.scope
         self._job_control = JobControl(task.supervisor)
         self._directory = cgroup.path_of(cgroup.of("self")) if task.scope else ""
         self._pid = 0
         self._status: int | None = None  # in waitpid(2)'s form; None: it runs
         self._cpu = (0.0, 0.0, 0)  # user s, system s, peak KiB, from wait4(2)
-        self._reason: Reason | None = None  # set once something other than the command decides its end
-        self._senders: dict[int, EndedBy] = {}  # of signals by which the command may end
-        self._direct: dict[int, float] = {}  # when a signal last came not from the supervisor
-        self._rule = task.stop
-        self._asked_at: float | None = None  # when the job was asked to end
+        self._terms = Terms(task.stop, task.linger, None if task.scope else task.timeout_s, bool(task.scope))
         self._asked: set[tuple[int, int | None, int]] = set()  # pid, start and signal
-        self._all_at: float | None = None  # when those are asked that were not asked yet
-        self._kill_at: float | None = None
         self._check_at = time.monotonic() + (watchdog.interval_s if watchdog else 0.0)  # for the watchdog
-        self._began = time.monotonic()
-        self._ended = self._began
         self._log_bound: LogBound | None = None
         if task.log_mib:
             from slicer.job.log_bound import LogBound
@@ -134,14 +114,14 @@ class Command:
     def run(self, began: float, early: Sequence[int] = ()) -> tuple[Report, Usage]:
         """Stay until no process is left. ``began``: the scope's start; ``early``: signals before that."""
         self._scope_began = began
-        self._began = time.monotonic()
+        self._life = Life(time.monotonic(), self._task.stop)
         pending = list(_pending())
         exec_errno = self._spawn()
         proc.survive_group_kill()
         if exec_errno:
             return Report(1, "exited", exec_errno=exec_errno), self._usage()
         for signo in early:
-            self._forward(signo)
+            self._step(Event("passed", signo))
         for info in pending:
             self._handle(info)
             if info.si_signo in _ASKING and info.si_pid != self._task.supervisor:
@@ -149,8 +129,8 @@ class Command:
         self._job_control.tell_supervisor(signal.SIGCHLD)  # it may wake the next in the queue now
         faults.point("keeper-spawned")
         while self._status is None:
-            due_s = self._due_s()
-            info = signal.sigwaitinfo(_ALL_SIGNALS) if due_s is None else timed_wait(_ALL_SIGNALS, due_s)
+            left_s = self._left_s()
+            info = signal.sigwaitinfo(_ALL_SIGNALS) if left_s is None else timed_wait(_ALL_SIGNALS, left_s)
             if info is not None:
                 self._handle(info)
             self._meet_deadlines()
@@ -159,16 +139,14 @@ class Command:
         for info in _pending():
             self._handle(info)
         leftovers = self._end_leftovers()
-        if self._task.linger:
-            self._ended = time.monotonic()
+        life = self._life
+        ended_s = time.monotonic() if self._task.linger or life.ended_s is None else life.ended_s
         if self._output is not None:
             self._output.finish()
         usage = self._usage()
-        reason = final_reason(self._reason, self._status, usage.oom_kills)
-        if reason == "signal":
-            self._ended_by = self._senders.get(os.WTERMSIG(self._status), "")
-        wall_s = self._ended - self._began
-        return Report(1, reason, self._status, 0, wall_s, leftovers, self._ended_by), usage
+        reason = final_reason(life.reason, self._status, usage.oom_kills)
+        by = life.ended_by if reason != "signal" else life.senders.get(os.WTERMSIG(self._status), "")
+        return Report(1, reason, self._status, 0, ended_s - life.began_s, leftovers, by), usage
 
     # -- its beginning -------------------------------------------------------------------------------------
 
@@ -213,153 +191,109 @@ class Command:
         if info.si_signo in (signal.SIGCHLD, CONTINUED):
             self._look(info.si_signo == CONTINUED)
         elif info.si_signo == STOP:
-            if not self._ended_by:
-                self._ended_by = "slicer queue" if self._task.supervisor < 0 else "slicer run"
-            self._stop("stopped", asked_for(self._task.stop, *asked_by(info)))
+            by: EndedBy = "slicer queue" if self._task.supervisor < 0 else "slicer run"
+            self._stop(Event("stop", by=by, rule=asked_for(self._task.stop, *asked_by(info))))
         elif info.si_signo == SYSTEMD_STOPS and self._task.scope and proc.is_systemd(info.si_pid):
             self._stop_for_systemd()
         elif info.si_signo == signal.SIGIO:
             self._look_for_caller()
         elif info.si_pid == self._task.supervisor:
-            self._forward(info.si_signo)
+            self._reap()  # a command that has just ended would swallow it
+            self._step(Event("passed", info.si_signo))
         else:
-            self._note_direct(info)
-
-    def _forward(self, signo: int) -> None:
-        """Handle a signal that the supervisor passes on."""
-        if time.monotonic() - self._direct.get(signo, -_SAME_SIGNAL_S) < _SAME_SIGNAL_S:
-            return  # the command got it, too
-        if self._still_runs():  # a command that has just ended would swallow it
-            self._note_sender(signo, "slicer run")
-            self._send(self._pid, signo)
-        else:
-            self._signal_all(signo)
+            self._step(Event("direct", info.si_signo, by=self._sender(info)))
 
     def _look(self, was_continued: bool) -> None:
         """Look at what has become of the command, or of a supervisor that was continued."""
         if self._still_runs() and self._job_control.is_to_continue(was_continued, self._still_runs):
             self._send(self._pid, signal.SIGCONT)
 
-    def _note_sender(self, signo: int, sender: EndedBy) -> None:
-        """Remember who sent the command a signal by which it may end."""
-        if signo in _ENDING:
-            self._senders[signo] = sender
-
-    def _note_direct(self, info: signal.struct_siginfo) -> None:
-        """The command got the same signal as we did. If systemd sent it to stop the job, report why."""
-        now = time.monotonic()
-        self._direct[info.si_signo] = now
+    def _sender(self, info: signal.struct_siginfo) -> EndedBy:
+        """Who sent the command the same signal as us, if that tells why it may end."""
         if info.si_code == SI_KERNEL:
-            self._note_sender(info.si_signo, "terminal")  # Ctrl-C
-            return
+            return "terminal"  # Ctrl-C
         if not proc.is_systemd(info.si_pid):
-            return
+            return ""
         if self._task.scope:
-            self._note_sender(info.si_signo, "systemd")
-            return
+            return "systemd"
         # It stops the session or the service in which the job was started.
         manager: Manager = "system" if info.si_pid == 1 else "user"
-        if info.si_signo == signal.SIGTERM and _is_shutdown(manager):
-            self._reason, self._ended_by = "stopped", "shutdown"
+        return "shutdown" if info.si_signo == signal.SIGTERM and _is_shutdown(manager) else ""
 
     # -- deadlines -----------------------------------------------------------------------------------------
 
-    def _due_s(self) -> float | None:
+    def _left_s(self) -> float | None:
         """Seconds until something is due without a signal; None: never."""
-        at = [each for each in (self._all_at, self._kill_at) if each is not None]
-        if self._status is not None and self._reason is None and self._may_end_by_themselves():
-            at.append(self._ended + _BY_THEMSELVES_S)
-        if self._watchdog is not None and self._reason is None:
+        at = [due_s(self._life, self._terms)]
+        if self._watchdog is not None and self._life.reason is None:
             at.append(self._check_at)
-        if self._log_bound is not None and self._log_bound.due is not None:
+        if self._log_bound is not None:
             at.append(self._log_bound.due)
-        limit_s = self._task.timeout_s
-        if self._keeps_time and limit_s is not None and self._reason is None and not self._is_done:
-            at.append(self._began + limit_s)
-        return max(0.0, min(at) - time.monotonic()) if at else None
+        soonest = min((each for each in at if each is not None), default=None)
+        return None if soonest is None else max(0.0, soonest - time.monotonic())
 
     def _meet_deadlines(self) -> None:
         """Do the work that is due, however many signals arrive."""
-        now = time.monotonic()
-        if self._kill_at is not None and now >= self._kill_at:
-            self._kill()
-        elif self._all_at is not None and now >= self._all_at:
-            self._all_at = None
-            self._ask()
+        self._reap()  # a command that has just ended is not over its time
+        self._step(Event("time"))
         if self._log_bound is not None:
             self._log_bound.look()
-        if self._keeps_time and self._reason is None and self._is_overdue(self._began):
-            self._stop("timeout", self._task.stop)
-        if self._watchdog is not None and now >= self._check_at and self._reason is None:
-            self._check_at = now + self._watchdog.interval_s
-            found = self._watchdog.check()
-            if found is not None:
-                self._reason = found
-                self._kill()
-
-    def _is_overdue(self, since: float) -> bool:
-        limit_s = self._task.timeout_s
-        return limit_s is not None and time.monotonic() - since >= limit_s
+        if self._watchdog is None or self._life.reason is not None or time.monotonic() < self._check_at:
+            return
+        self._check_at = time.monotonic() + self._watchdog.interval_s
+        if (found := self._watchdog.check()) is not None:
+            self._step(Event("exceeds", reason=found))
 
     def _has_scope_timed_out(self) -> bool:
         """Whether systemd stops the scope because of a time limit, perhaps the administrator's."""
-        if self._is_overdue(self._scope_began):
-            return True
-        limit_s = time_limit_of(self._task.scope)
-        return limit_s is not None and time.monotonic() - self._scope_began >= limit_s
-
-    @property
-    def _is_done(self) -> bool:
-        """Whether the command has ended, and its leftovers are not waited for."""
-        return self._status is not None and not self._task.linger
+        since_s = time.monotonic() - self._scope_began
+        limits = (self._task.timeout_s, time_limit_of(self._task.scope))
+        return any(limit_s is not None and since_s >= limit_s for limit_s in limits)
 
     # -- its end -------------------------------------------------------------------------------------------
 
     def _look_for_caller(self) -> None:
         """Kill the job if its caller, which it must not outlive, was killed."""
         if self._task.has_lost_caller is not None and self._task.has_lost_caller():
-            self._ended_by = "caller"
-            self._stop("stopped", None)
+            self._stop(Event("stop", by="caller"))
 
     def _stop_for_systemd(self) -> None:
         """systemd stops the scope. It kills all processes, and us, after the time that it gives the job."""
-        has_timed_out = self._has_scope_timed_out()
-        if not self._stop("timeout" if has_timed_out else "stopped", self._task.stop):
-            return
-        if not has_timed_out:
-            self._ended_by = "shutdown" if _is_shutdown(self._task.manager) else "systemd"
-        usage = self._usage()
-        reason = final_reason(self._reason, self._status, usage.oom_kills)
-        wall_s = time.monotonic() - self._began
-        self._notify(Report(0, reason, wall_s=wall_s, ended_by=self._ended_by), usage)
+        if self._has_scope_timed_out():
+            self._stop(Event("systemd", reason="timeout", rule=self._task.stop))
+        else:
+            by: EndedBy = "shutdown" if _is_shutdown(self._task.manager) else "systemd"
+            self._stop(Event("systemd", by=by, rule=self._task.stop))
 
-    def _stop(self, reason: Reason, rule: StopRule | None) -> bool:
-        """End the job, by this rule (None: kill it), unless it has just ended by itself."""
+    def _stop(self, event: Event) -> None:
         self._reap()
-        if self._is_done or (self._status is not None and not self._others()):
-            return False
-        if self._reason is None:
-            self._reason = reason
-        if rule is None:
-            self._kill()
-            return True
-        self._begin_ending(rule)
-        self._ask()
-        return True
+        if self._status is None or self._others():  # else it has just ended by itself
+            self._step(event)
 
-    def _begin_ending(self, rule: StopRule) -> None:
-        """Its times run from now, unless the job ends sooner anyway."""
-        now = time.monotonic()
-        early_s = min(_BEFORE_SYSTEMD_S, rule.total_s / 10) if self._task.scope else 0.0
-        if self._kill_at is None or now + rule.total_s - early_s < self._kill_at:
-            self._rule, self._asked_at = rule, now
-            self._all_at, self._kill_at = now + rule.grace_s, now + rule.total_s - early_s
+    def _step(self, event: Event) -> None:
+        """Something has happened: do what follows from it."""
+        self._life, actions = step(self._life, event, time.monotonic(), self._terms)
+        for action in actions:
+            self._act(action, event.signo)
+
+    def _act(self, action: Action, signo: int) -> None:
+        match action:
+            case "send":
+                self._send(self._pid, signo)
+            case "send all":
+                self._signal_all(signo)
+            case "ask":
+                self._ask()
+            case "kill":
+                self._kill()
+            case "report":
+                self._report()
 
     def _ask(self) -> None:
         """Ask those whose turn it is by the rule, each once."""
-        since_s = time.monotonic() - (self._asked_at or 0.0)
+        since_s = time.monotonic() - (self._life.asked_s or 0.0)
         parents = {pid: proc.parent(pid) for pid in self._all()}
-        signo, whom = due(self._rule, since_s, self._pid if self._status is None else 0, parents)
+        signo, whom = due(self._life.rule, since_s, self._pid if self._status is None else 0, parents)
         if signo == signal.SIGKILL:
             self._kill()
             return
@@ -374,14 +308,17 @@ class Command:
         return pids + [pid for pid in self._others() if pid not in pids]
 
     def _kill(self) -> None:
-        """Kill all, and again soon: a fork bomb outruns one round, and some processes die slowly."""
         if self._signal_all(signal.SIGKILL):
-            self._kill_at = time.monotonic() + _KILL_AGAIN_S
-            return
-        # The remaining processes are another user's (sudo). Report them, and wait for their end.
-        self._kill_at = None
-        left = len(self._others())
-        self._notify(Report(0, self._reason or "exited", leftovers=left), self._usage())
+            self._step(Event("killed"))
+        else:  # the remaining processes are another user's (sudo): report them, and wait for their end
+            self._step(Event("spared"))
+            self._report(len(self._others()))
+
+    def _report(self, leftovers: int = 0) -> None:
+        life, usage = self._life, self._usage()
+        reason = final_reason(life.reason, self._status, usage.oom_kills)
+        wall_s = time.monotonic() - life.began_s
+        self._notify(Report(0, reason, wall_s=wall_s, leftovers=leftovers, ended_by=life.ended_by), usage)
 
     def _signal_all(self, signo: int) -> bool:
         """Signal the job's processes; False if there are some, and we may signal none of them."""
@@ -393,7 +330,7 @@ class Command:
         try:
             os.kill(pid, signo)
             if is_stop or signo == signal.SIGTERM:
-                if self._rule.sends_hup or proc.is_interactive_shell(pid):
+                if self._life.rule.sends_hup or proc.is_interactive_shell(pid):
                     os.kill(pid, signal.SIGHUP)  # such a shell restores its terminal and exits
                 os.kill(pid, signal.SIGCONT)  # a stopped process must be able to react; systemd does the same
         except ProcessLookupError:
@@ -427,28 +364,22 @@ class Command:
             if change.si_pid == self._pid:
                 self._status = status
                 self._cpu = (used.ru_utime, used.ru_stime, used.ru_maxrss)
-                self._ended = time.monotonic()
+                self._step(Event("ended"))
 
     def _end_leftovers(self) -> int:
         """Wait for (linger) or end the command's leftovers; the number of ended processes."""
         ended: set[tuple[int, int]] = set()
         while left := living(self._others):
-            if self._reason is not None or not (self._task.linger or self._may_end_by_themselves()):
-                if self._asked_at is None:
-                    self._begin_ending(replace(self._task.stop, signo=signal.SIGTERM))
-                self._ask()
+            self._step(Event("left"))
+            if self._life.ends_leftovers(time.monotonic(), self._terms):
                 ended.update(left)
             self._wait_for_any([pid for pid, _ in left])
             self._meet_deadlines()
         return len(ended)
 
-    def _may_end_by_themselves(self) -> bool:
-        """Whether it is too early to end the leftovers."""
-        return time.monotonic() < self._ended + _BY_THEMSELVES_S
-
     def _wait_for_any(self, pids: list[int]) -> None:
         """Wait until one of the processes ends, a signal arrives, or something is due."""
-        for info in wait_for_any(pids, _WAKING, self._due_s()):
+        for info in wait_for_any(pids, _WAKING, self._left_s()):
             if info.si_signo in INTERRUPTS:
                 self._signal_all(info.si_signo)  # the user ends the lingering
             else:

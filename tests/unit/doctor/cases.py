@@ -106,12 +106,14 @@ def on_sharing(*profiles: ProfileFacts, who: Who = ROOT, limits: str = "", **cha
     return judged
 
 
-def on_fence(who: Who = ALICE, reason: str = "", **changes: object) -> Case:
+def on_fence(
+    who: Who = ALICE, reason: str = "", *, broker: bool = True, filters: bool = True, **changes: object
+) -> Case:
     """``changes``: of what is seen of the fence. ``broker``: there is one; ``filters``: devices can be."""
 
     def judged() -> AreaVerdict:
-        there = replace(BROKER, has_socket=bool(changes.pop("broker", True)))
-        systemd = replace(SYSTEMD, filters_devices=bool(changes.pop("filters", True)))
+        there = replace(BROKER, has_socket=broker)
+        systemd = replace(SYSTEMD, filters_devices=filters)
         facts = replace(FENCE, **changes)
         found = tuple(gpus.fence(facts, DEVICES, systemd, there, who))
         return gpus.gpus(DEVICES, replace(DRIVER, reason=reason), "", who, ((), found))

@@ -132,10 +132,11 @@ def _end(box: Box, running: Running) -> None:
 def _history(box: Box) -> dict[str, str | Shape]:
     found: dict[str, str | Shape] = {}
     found["slicer history --json"] = Shape([json.loads(box.run("history", "--json").out)], is_loose=True)
-    # What a short job used of memory is known by chance.
+    # What a short job used of memory, and whether a job waited at all, is known by chance.
     lines = settled(box.run("history").out).replace("  -", "  #").splitlines()
     found["slicer history"] = "\n".join(sorted(lines))
-    found["slicer history -n 1 --name *e*"] = _told(box.run("history", "-n", "1", "--name", "*e*"))
+    one = _told(box.run("history", "-n", "1", "--name", "*e*"))
+    found["slicer history -n 1 --name *e*"] = one.replace("  -", "  #")
     found["slicer history shares"] = "\n".join(
         line.split("  ")[0] for line in box.run("history", "shares").out.splitlines()
     )
