@@ -66,12 +66,13 @@ def test_ctrl_z_between_fork_and_exec_gives_the_shell_back(box: Box, word: str) 
             bash.type(CTRL_Z)
             until(lambda: is_pending(child, signal.SIGTSTP), "Ctrl-Z is on its way")
         assert "Stopped" in bash.expect(PROMPT)
-        assert state_of(child) == "T"
+        until(lambda: state_of(child) == "T", "the signal that was on its way has come")
         bash.line(word)
         bash.expect("up\n")
         if word == "bg":  # it reads from the terminal, and so stops again
             until(lambda: state_of(child) == "T", "it is stopped")
             bash.line("fg")
+            bash.expect("fg\n")  # before it, bash tells of the stop, by the same words
             bash.expect("exec cat'\n")
         bash.line("words")
         bash.expect("words\nwords\n")

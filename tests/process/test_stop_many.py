@@ -182,7 +182,10 @@ def test_the_command_is_asked_while_its_workers_live(
     until(lambda: out.exists() and "up" in out.read_text(), "it runs")
     call(box, "stop", "x", *words)
     process.wait(LONGEST_S)
-    assert out.read_text() == ("up\nfed\nsaved\n" if not (shell and "mixed" in str(options)) else "up\n")
+    if shell and "mixed" in str(options):  # the shell's end kills both; the worker may see the other's end
+        assert out.read_text() in ("up\n", "up\nfed\n")
+    else:
+        assert out.read_text() == "up\nfed\nsaved\n"
     box.assert_clean()
 
 
