@@ -91,30 +91,39 @@ let
     + " (known: ${lib.concatStringsSep ", " (lib.unique (lib.naturalSort known))}).";
   at = name: "programs.slicer.settings.profiles.${name}";
 
-  assertionsOf = name: profile: [
-    {
-      assertion = lib.match "[A-Za-z0-9_.+][A-Za-z0-9_.+-]*" name != null;
-      message =
-        "programs.slicer.settings.profiles: \"${name}\" is not a valid profile name."
-        + " Letters, digits, . _ + and - are allowed, not beginning with -.";
-    }
-    {
-      assertion = profile.inherits == null || lib.elem profile.inherits known;
-      message = noProfile "${at name}.inherits" profile.inherits;
-    }
-    {
-      assertion = profile.timeout == null || profile.runtime_max == null;
-      message = "${at name}: timeout and runtime_max are the same limit. Keep one of them.";
-    }
-    {
-      assertion = profile.gpus != 0 || (profile.vram == null && profile.gpu == null);
-      message = "${at name}: gpus = 0 contradicts vram and gpu. Leave one of them out.";
-    }
-    {
-      assertion = !(lib.isList profile.gpu) || profile.gpus == null || profile.gpus <= lib.length profile.gpu;
-      message = "${at name}: gpus = ${toString profile.gpus} is more than gpu names.";
-    }
-  ];
+  assertionsOf = name: profile: {
+    "programs.slicer.settings.profiles: \"${name}\" is not a valid profile name. Letters, digits, . _ + and - are allowed, not beginning with -." =
+      lib.match "[A-Za-z0-9_.+][A-Za-z0-9_.+-]*" name != null;
+    ${noProfile "${at name}.inherits" profile.inherits} = profile.inherits == null || lib.elem profile.inherits known;
+    "${at name}: timeout and runtime_max are the same limit. Keep one of them." =
+      profile.timeout == null || profile.runtime_max == null;
+    "${at name}: gpus = 0 contradicts vram and gpu. Leave one of them out." =
+      profile.gpus != 0 || (profile.vram == null && profile.gpu == null);
+    "${at name}: gpus = ${toString profile.gpus} is more than gpu names." =
+      !(lib.isList profile.gpu) || profile.gpus == null || profile.gpus <= lib.length profile.gpu;
+  };
+  assertions = {
+    ${noProfile "programs.slicer.settings.default_profile" default_profile} =
+      default_profile == null || lib.elem default_profile known;
+    "programs.slicer.serve: there is no server \"${lib.concatStringsSep "\", \"" (lib.subtractLists (lib.attrNames servers) cfg.serve)}\" in programs.slicer.settings.serve." =
+      lib.all (name: servers ? ${name}) cfg.serve;
+    "programs.slicer.serve: of several servers at one address name one, whose unit serves all of them." =
+      lib.allUnique (lib.concatMap (name: map (each: each.name) (groupOf name)) served);
+    "programs.slicer.broker.closedShop: without broker.enable nobody but root could use a GPU." =
+      cfg.broker.closedShop -> cfg.broker.enable;
+    "programs.slicer.web: the board shows what the broker knows. Set broker.enable." =
+      cfg.web.enable -> cfg.broker.enable;
+    "programs.slicer.broker.policy: nothing keeps it without broker.enable." =
+      policy != { } -> cfg.broker.enable;
+  } // lib.concatMapAttrs assertionsOf profiles;
+
+  switch =
+    description:
+    mkOption {
+      type = types.bool;
+      default = false;
+      inherit description;
+    };
 
   slicer-catalog = {
     description = "Explain slicer's entries to journalctl -x";
@@ -179,14 +188,10 @@ in
     };
 
     broker = {
-      enable = mkOption {
-        type = types.bool;
-        default = false;
-        description = ''
-          Whether all users of this machine share one ledger, which a broker keeps: jobs of different users exclude each
-          other, and what they were given is enforced.
-        '';
-      };
+      enable = switch ''
+        Whether all users of this machine share one ledger, which a broker keeps: jobs of different users exclude each
+        other, and what they were given is enforced.
+      '';
 
       policy = mkOption {
         inherit (import ./policy.nix { inherit lib; }) type;
@@ -204,14 +209,10 @@ in
         '';
       };
 
-      closedShop = mkOption {
-        type = types.bool;
-        default = false;
-        description = ''
-          Whether login sessions cannot open NVIDIA's GPUs, so that the only way to them is a lease. It locks out desktops
-          and login screens that use such a GPU, and {command}`nvidia-smi` of users.
-        '';
-      };
+      closedShop = switch ''
+        Whether login sessions cannot open NVIDIA's GPUs, so that the only way to them is a lease. It locks out desktops
+        and login screens that use such a GPU, and {command}`nvidia-smi` of users.
+      '';
     };
 
     serve = mkOption {
@@ -224,21 +225,13 @@ in
       '';
     };
 
-    web.enable = mkOption {
-      type = types.bool;
-      default = false;
-      description = ''
-        Whether the live board is at {file}`http://127.0.0.1:8750/`, for all users of this machine. It shows what the broker
-        knows.
-      '';
-    };
+    web.enable = switch ''
+      Whether the live board is at {file}`http://127.0.0.1:8750/`, for all users of this machine. It shows what the broker
+      knows.
+    '';
 
     metrics = {
-      enable = mkOption {
-        type = types.bool;
-        default = false;
-        description = "Whether figures for the textfile collector of Prometheus' node_exporter are written twice a minute.";
-      };
+      enable = switch "Whether figures for the textfile collector of Prometheus' node_exporter are written twice a minute.";
 
       directory = mkOption {
         type = types.path;
@@ -247,46 +240,15 @@ in
       };
     };
 
-    userDelegation = mkOption {
-      type = types.bool;
-      default = false;
-      description = ''
-        Whether the jobs of users may have `io_weight` and `allowed_cpus`, which need the cgroup controllers io
-        and cpuset. Users can then pin their jobs to any CPUs that their slice may use. Acts for a user whose
-        {command}`systemd --user` starts after this: log out altogether, or reboot.
-      '';
-    };
+    userDelegation = switch ''
+      Whether the jobs of users may have `io_weight` and `allowed_cpus`, which need the cgroup controllers io
+      and cpuset. Users can then pin their jobs to any CPUs that their slice may use. Acts for a user whose
+      {command}`systemd --user` starts after this: log out altogether, or reboot.
+    '';
   };
 
   config = mkIf cfg.enable {
-    assertions = lib.concatLists (lib.mapAttrsToList assertionsOf profiles) ++ [
-      {
-        assertion = default_profile == null || lib.elem default_profile known;
-        message = noProfile "programs.slicer.settings.default_profile" default_profile;
-      }
-      {
-        assertion = lib.all (name: servers ? ${name}) cfg.serve;
-        message =
-          "programs.slicer.serve: there is no server \"${lib.concatStringsSep "\", \"" (lib.subtractLists (lib.attrNames servers) cfg.serve)}\""
-          + " in programs.slicer.settings.serve.";
-      }
-      {
-        assertion = lib.allUnique (lib.concatMap (name: map (each: each.name) (groupOf name)) served);
-        message = "programs.slicer.serve: of several servers at one address name one, whose unit serves all of them.";
-      }
-      {
-        assertion = cfg.broker.closedShop -> cfg.broker.enable;
-        message = "programs.slicer.broker.closedShop: without broker.enable nobody but root could use a GPU.";
-      }
-      {
-        assertion = cfg.web.enable -> cfg.broker.enable;
-        message = "programs.slicer.web: the board shows what the broker knows. Set broker.enable.";
-      }
-      {
-        assertion = policy != { } -> cfg.broker.enable;
-        message = "programs.slicer.broker.policy: nothing keeps it without broker.enable.";
-      }
-    ];
+    assertions = lib.mapAttrsToList (message: assertion: { inherit assertion message; }) assertions;
 
     # Completions and manual pages come with it.
     environment.systemPackages = [ cfg.package ];
