@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from slicer import quantity
 from slicer.config import values
-from slicer.config.properties import KEYS, LISTS, LONGEST_STOP_S, find_key, parse_property
+from slicer.config.properties import KEYS, LONGEST_STOP_S, file_text, find_key, parse_property
 from slicer.errors import UsageError
 from slicer.model import CPU, SLICES, Host, Profile, Property
 from slicer.quantity import INFINITY, QuantityError
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from typing import Any
 
+    from slicer.config.properties import Kind as Kind
     from slicer.config.values import Entry, Reader
     from slicer.model import SliceName
 
-    Kind = str | tuple[str, ...]  # of values: its name, or the words to choose from
     Row = tuple[Kind, Any]  # and the default, as it is read; None: none, or what the kind itself says
 
 # The keys outside of profiles and of what has a name, by their path.
@@ -342,50 +342,7 @@ def property_of(key: str, entry: Entry, host: Host, label: str = "") -> Property
     info = find_key(key)
     shown = label or (info.name if error is UsageError else key)
     try:
-        written = value if isinstance(value, str) else _text_of(info.kind, value)
+        written = value if isinstance(value, str) else file_text(info.kind, value)
     except QuantityError as bad:
         raise error(f"{shown}: {bad}", where=source) from None
     return parse_property(info.name, written, host, source, error=error, label=shown)
-
-
-_NUMBERS = ("memory", "memory-any", "weight", "cpu-weight", "tasks", "time", "signal")
-
-
-def _text_of(kind: str, value: object) -> str:
-    """A file's number, truth value or list in the syntax of ``--set``.
-
-    Raises QuantityError if a bare number could mean two things, and for other types.
-    """
-    if isinstance(value, bool):
-        if kind == "bool":
-            return "yes" if value else "no"
-    elif isinstance(value, int):
-        if kind in _NUMBERS:
-            return str(value)
-    elif isinstance(value, float):
-        if kind == "time" and -1e15 < value < 1e15:  # neither NaN nor infinite
-            return f"{value:.6f}".rstrip("0").rstrip(".")
-    elif isinstance(value, list) and value:
-        if kind in ("cpus", "nodes") and all(type(item) is int for item in value):
-            return ",".join(str(item) for item in value)
-        if kind in LISTS and all(isinstance(item, str) for item in value):
-            return "\n".join(value)
-    raise QuantityError(f"expected {_EXPECTED.get(kind, 'a text in quotes')}, not {value!r:.40}")
-
-
-_EXPECTED = {
-    "quota": 'a percentage of one CPU in quotes such as "300%"',
-    "pressure": 'a percentage in quotes such as "60%"',
-    "cpus": 'a CPU list such as "0-3,8" or [0, 1]',
-    "nodes": 'a list of memory nodes such as "0-1" or [0, 1]',
-    "bool": "true or false",
-    "weight": "a whole number from 1 to 10000",
-    "cpu-weight": 'a whole number from 1 to 10000, or "idle"',
-    "memory": 'a size such as "8G" or "50%"',
-    "memory-any": 'a size such as "8G" or "50%"',
-    "tasks": "a whole number",
-    "time": 'seconds, or a duration such as "2h" or "infinity"',
-    "period": 'a duration such as "10ms"',
-    "signal": 'a signal such as "SIGTERM"',
-    "devices": 'a list such as ["/dev/nvidia0 rw"]',
-}

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
+    from slicer.config.properties import Kind
     from slicer.model import Host, Property, Value
 
 # The properties that a running scope keeps, and alternatives.
@@ -40,13 +41,15 @@ _FIXED = {
 CHANGEABLE = tuple(name for name in NAMES if name not in _FIXED)
 
 # systemd's value of a property that is not set.
-_UNSET: dict[str, Value] = {
+_UNSET: dict[Kind, Value] = {
     "memory": INFINITY, "memory-any": INFINITY, "quota": INFINITY, "period": INFINITY, "cpu-weight": INFINITY,
     "weight": INFINITY, "tasks": INFINITY, "cpus": b"", "nodes": b"", "bool": True, "pressure": 0,
-    "device-policy": "auto", "oomd": "auto", "oomd-preference": "none", "io-weights": (), "io-sizes": (),
-    "io-times": (), "devices": (),
+    "io-weights": (), "io-sizes": (), "io-times": (), "devices": (),
 }  # fmt: skip
-_UNSET_BY_NAME: dict[str, Value] = {"MemoryMin": 0, "MemoryLow": 0}
+_UNSET_BY_NAME: dict[str, Value] = {
+    "MemoryMin": 0, "MemoryLow": 0, "DevicePolicy": "auto", "ManagedOOMSwap": "auto",
+    "ManagedOOMMemoryPressure": "auto", "ManagedOOMPreference": "none",
+}  # fmt: skip
 
 _LIMITS = ("memory", "memory-any", "quota", "tasks")  # for these, "infinity" means no limit
 
@@ -105,7 +108,7 @@ def _entries(value: Any, one: Any) -> str:
     return ", ".join(f"{path} {one(amount)}" for path, amount in value)
 
 
-_TEXTS: dict[str, Any] = {
+_TEXTS: dict[Kind, Any] = {
     "memory": quantity.size_text,
     "memory-any": quantity.size_text,
     "quota": lambda value: quantity.percent_text(value // 100),

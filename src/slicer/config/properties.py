@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from slicer.model import Value
 
+    Kind = str | tuple[str, ...]  # of values: its name, or the words to choose from
+
 
 @record
 class PropertyInfo:
@@ -26,7 +28,7 @@ class PropertyInfo:
 
     name: str
     key: str
-    kind: str
+    kind: Kind
     controller: str
 
     @property
@@ -62,17 +64,18 @@ _TABLE = (
     ("IOReadIOPSMax", "io_read_iops_max", "io-sizes", "io"),
     ("IOWriteIOPSMax", "io_write_iops_max", "io-sizes", "io"),
     ("IODeviceLatencyTargetSec", "io_device_latency_target", "io-times", "io"),
-    ("DevicePolicy", "device_policy", "device-policy", "devices"),
+    ("DevicePolicy", "device_policy", ("auto", "closed", "strict"), "devices"),
     ("DeviceAllow", "device_allow", "devices", "devices"),
-    ("OOMPolicy", "oom_policy", "oom-policy", "memory"),
-    ("ManagedOOMSwap", "managed_oom_swap", "oomd", "memory"),
-    ("ManagedOOMMemoryPressure", "managed_oom_memory_pressure", "oomd", "memory"),
+    ("OOMPolicy", "oom_policy", ("continue", "stop", "kill"), "memory"),
+    ("ManagedOOMSwap", "managed_oom_swap", ("auto", "kill"), "memory"),
+    ("ManagedOOMMemoryPressure", "managed_oom_memory_pressure", ("auto", "kill"), "memory"),
     ("ManagedOOMMemoryPressureLimit", "managed_oom_memory_pressure_limit", "pressure", "memory"),
-    ("ManagedOOMPreference", "managed_oom_preference", "oomd-preference", "memory"),
+    ("ManagedOOMPreference", "managed_oom_preference", ("none", "avoid", "omit"), "memory"),
     ("RuntimeMaxSec", "runtime_max", "time", ""),
     ("TimeoutStopSec", "timeout_stop", "time", ""),
     ("KillSignal", "stop_signal", "signal", ""),
-    ("KillMode", "kill_mode", "kill-mode", ""),
+    # "process" and "none" signal the main process only, and a scope has none: stopping would stop nothing.
+    ("KillMode", "kill_mode", ("control-group", "mixed"), ""),
     ("SendSIGHUP", "send_sighup", "bool", ""),
     ("SendSIGKILL", "send_sigkill", "bool", ""),
 )
@@ -85,19 +88,6 @@ FENCE_DIRECTIVES = ("DeviceAllow", "DevicePolicy")  # the directives of the devi
 NAMES = tuple(_ROW_BY_NAME)
 KEYS = tuple(_ROW_BY_KEY)
 
-CHOICES = {
-    "device-policy": ("auto", "closed", "strict"),
-    "oom-policy": ("continue", "stop", "kill"),
-    "oomd": ("auto", "kill"),
-    "oomd-preference": ("none", "avoid", "omit"),
-    # "process" and "none" signal the main process only, and a scope has none: stopping would stop nothing.
-    "kill-mode": ("control-group", "mixed"),
-}
-# The D-Bus types; most kinds are a number ("t").
-_SIGNATURES = {
-    "cpus": "ay", "nodes": "ay", "bool": "b", "pressure": "u", "signal": "i", "io-weights": "a(st)",
-    "io-sizes": "a(st)", "io-times": "a(st)", "devices": "a(ss)",
-}  # fmt: skip
 # Directives of these kinds may be given several times, each adding an entry.
 LISTS = ("io-weights", "io-sizes", "io-times", "devices")
 _SMALLEST_MEMORY = 2**20  # "MemoryMax=24" is a forgotten "G", and would kill the job at once
@@ -135,7 +125,7 @@ def controller(name: str) -> str:
 def property_with(name: str, value: Value, text: str = "") -> Property:
     """A directive with a known value."""
     kind = _ROW_BY_NAME[name][2]
-    signature = "s" if kind in CHOICES else _SIGNATURES.get(kind, "t")
+    signature = "s" if isinstance(kind, tuple) else _KINDS[kind][0]
     return Property(name, _dbus_name(name), signature, value, text)
 
 
@@ -190,16 +180,32 @@ def _dbus_name(name: str) -> str:
     return f"{name.removesuffix('Sec')}USec" if name.endswith("Sec") else name
 
 
-def _parse(kind: str, text: str, host: Host) -> Value:
-    if kind in CHOICES:
-        return _choice(text, CHOICES[kind])
-    if kind == "memory":
-        return _memory(text, host, _SMALLEST_MEMORY)
-    if kind == "memory-any":
-        return _memory(text, host, 0)
-    if kind == "cpus":
-        return _cpus(text, host)
-    return _PARSERS[kind](text)
+def file_text(kind: Kind, value: object) -> str:
+    """A file's number, truth value or list in the syntax of ``--set``.
+
+    Raises QuantityError if a bare number could mean two things, and for other types.
+    """
+    _, _, taken, expected = ("", None, str, "a text in quotes") if isinstance(kind, tuple) else _KINDS[kind]
+    if type(value) is taken or (taken is float and type(value) is int):
+        if isinstance(value, bool):
+            return "yes" if value else "no"
+        if isinstance(value, int):
+            return str(value)
+        if isinstance(value, float) and -1e15 < value < 1e15:  # neither NaN nor infinite
+            return f"{value:.6f}".rstrip("0").rstrip(".")
+        if isinstance(value, list) and value:
+            if kind in LISTS and all(isinstance(item, str) for item in value):
+                return "\n".join(value)
+            if kind not in LISTS and all(type(item) is int for item in value):
+                return ",".join(str(item) for item in value)
+    raise QuantityError(f"expected {expected}, not {value!r:.40}")
+
+
+def _parse(kind: Kind, text: str, host: Host) -> Value:
+    if isinstance(kind, tuple):
+        return _choice(text, kind)
+    parse = _KINDS[kind][1]
+    return parse(text, host) if kind in ("memory", "memory-any", "cpus") else parse(text)
 
 
 def _choice(text: str, choices: tuple[str, ...]) -> str:
@@ -209,7 +215,7 @@ def _choice(text: str, choices: tuple[str, ...]) -> str:
     return word
 
 
-def _memory(text: str, host: Host, smallest: int) -> int:
+def _memory(text: str, host: Host, smallest: int = _SMALLEST_MEMORY) -> int:
     if text.strip().endswith("%"):
         # As systemd does, of physical memory and in whole pages.
         value = host.memory_bytes * quantity.parse_percent(text) // 10000 // 4096 * 4096
@@ -254,6 +260,14 @@ def _cpus(text: str, host: Host) -> bytes:
             f"none of the CPUs {text.strip()!r} is usable here, which are {quantity.format_cpus(host.cpus)}"
         )
     return quantity.cpus_to_mask(usable)
+
+
+def _nodes(text: str) -> bytes:
+    return quantity.cpus_to_mask(quantity.parse_cpus(text))
+
+
+def _pressure(text: str) -> int:
+    return _scaled(quantity.parse_percent(text))
 
 
 def _tasks(text: str) -> int:
@@ -338,19 +352,27 @@ def _devices(text: str) -> Value:
     return tuple(made)
 
 
-_PARSERS: dict[str, Callable[[str], Value]] = {
-    "quota": _quota,
-    "period": _period,
-    "cpu-weight": _cpu_weight,
-    "nodes": lambda text: quantity.cpus_to_mask(quantity.parse_cpus(text)),
-    "tasks": _tasks,
-    "weight": quantity.parse_weight,
-    "bool": quantity.parse_bool,
-    "time": _time,
-    "pressure": lambda text: _scaled(quantity.parse_percent(text)),
-    "signal": parse_signal,
-    "io-weights": lambda text: _by_device(text, quantity.parse_weight, "/dev/sda 200"),
-    "io-sizes": lambda text: _by_device(text, _io_size, "/dev/sda 10M"),
-    "io-times": lambda text: _by_device(text, _time, "/dev/sda 25ms"),
-    "devices": _devices,
+_weight = quantity.parse_weight
+_WEIGHT = "a whole number from 1 to 10000"
+_SIZE = 'a size such as "8G" or "50%"'
+_TEXT = "a text in quotes"
+# Of each kind: its D-Bus type, its parser, what a file may have besides a text, and what is expected.
+_KINDS: dict[str, tuple[str, Callable[..., Value], type, str]] = {
+    "quota": ("t", _quota, str, 'a percentage of one CPU in quotes such as "300%"'),
+    "period": ("t", _period, str, 'a duration such as "10ms"'),
+    "cpu-weight": ("t", _cpu_weight, int, f'{_WEIGHT}, or "idle"'),
+    "cpus": ("ay", _cpus, list, 'a CPU list such as "0-3,8" or [0, 1]'),
+    "nodes": ("ay", _nodes, list, 'a list of memory nodes such as "0-1" or [0, 1]'),
+    "memory": ("t", _memory, int, _SIZE),
+    "memory-any": ("t", lambda text, host: _memory(text, host, 0), int, _SIZE),
+    "bool": ("b", quantity.parse_bool, bool, "true or false"),
+    "tasks": ("t", _tasks, int, "a whole number"),
+    "weight": ("t", _weight, int, _WEIGHT),
+    "io-weights": ("a(st)", lambda text: _by_device(text, _weight, "/dev/sda 200"), list, _TEXT),
+    "io-sizes": ("a(st)", lambda text: _by_device(text, _io_size, "/dev/sda 10M"), list, _TEXT),
+    "io-times": ("a(st)", lambda text: _by_device(text, _time, "/dev/sda 25ms"), list, _TEXT),
+    "devices": ("a(ss)", _devices, list, 'a list such as ["/dev/nvidia0 rw"]'),
+    "pressure": ("u", _pressure, str, 'a percentage in quotes such as "60%"'),
+    "time": ("t", _time, float, 'seconds, or a duration such as "2h" or "infinity"'),
+    "signal": ("i", parse_signal, int, 'a signal such as "SIGTERM"'),
 }

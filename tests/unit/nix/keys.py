@@ -12,7 +12,7 @@ from slicer.broker.rules import policy_text
 from slicer.config import check, metric_units, notify_keys, routes, serve, slurm
 from slicer.config.build import SETTINGS, SLICE_KEYS, TABLES, builtin_profiles
 from slicer.config.files import Layer
-from slicer.config.properties import CHOICES, KEYS, find_key
+from slicer.config.properties import KEYS, find_key
 from slicer.model import Host
 from tests.machines.host import REPO
 from tests.unit.config import test_documented as sections
@@ -74,8 +74,7 @@ def _sandboxes() -> dict[str, dict[str, list[str]]]:
 
 def _tables() -> dict[str, Rows]:
     page = described(SOURCE)
-    kinds = {key: find_key(key).kind for key in KEYS}
-    properties = {key: CHOICES.get(kind, kind) for key, kind in kinds.items()}
+    properties = {key: find_key(key).kind for key in KEYS}
     top = {key: SETTINGS[key][0] for key in check.TOP_SETTINGS}
     found = {"top": _rows(page, top, sections.TOP)}
     for table, keys in TABLES.items():
