@@ -22,7 +22,7 @@ INSTALL = [
     "--no-index --no-deps --force-reinstall --root-user-action=ignore /wheel/*.whl",
 ]
 
-DRIVE_SIZE = "512M"
+DRIVE_MIB = 512
 
 _NOT_SOURCE = shutil.ignore_patterns(
     ".git", ".venv", "__pycache__", ".*_cache", ".hypothesis",
@@ -56,7 +56,13 @@ def make_drive(drive: Path, *, bare: bool) -> None:
             (content / "wheel").mkdir()
         else:
             shutil.copytree(wheel(), content / "wheel")
-        check(["mke2fs", "-q", "-t", "ext4", "-L", "slicer-src", "-d", content, drive, DRIVE_SIZE])
+        check(["mke2fs", "-q", "-t", "ext4", "-L", "slicer-src", "-d", content, drive, f"{DRIVE_MIB}M"])
+
+
+def blank_drive(drive: Path) -> None:
+    """A drive of the same size, with nothing on it."""
+    with drive.open("wb") as file:
+        file.truncate(DRIVE_MIB << 20)
 
 
 def copy(target: Path) -> None:

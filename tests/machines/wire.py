@@ -56,7 +56,7 @@ class Wire:
 
     def __init__(self, path: Path, alive: Callable[[], bool]) -> None:
         """Connect to QEMU's socket as soon as it is there; raises MachineError if QEMU dies first."""
-        self._socket = _connect(path, alive)
+        self._socket = connect(path, alive)
         self._numbers = itertools.count(1)
         self._calls: dict[int, SimpleQueue[Message]] = {}
         self._lock = threading.Lock()
@@ -110,7 +110,8 @@ class Wire:
             messages.put(message)
 
 
-def _connect(path: Path, alive: Callable[[], bool]) -> socket.socket:
+def connect(path: Path, alive: Callable[[], bool]) -> socket.socket:
+    """A connection to a socket of QEMU's as soon as it is there; raises MachineError if QEMU dies first."""
     deadline = monotonic() + CONNECT_DEADLINE_S
     while alive() and monotonic() < deadline:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.machines import ring as ring_module
+from tests.machines import saved
 from tests.machines.host import MachineError, Unavailable
+from tests.machines.image import Image
 from tests.machines.inner import RECORD_START
 from tests.machines.machine import Command, Result
 from tests.machines.plugin import Skips, suffixed
@@ -161,6 +165,46 @@ def test_a_reason_to_skip_is_told_once() -> None:  # W34
 
 def test_an_assertion_of_the_harness_shows_its_values() -> None:  # W34
     assert type(harness.__loader__).__name__ == "AssertionRewritingHook"
+
+
+# -- the saved machine ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_qemu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saved, "qemu", lambda: "true")
+
+
+@pytest.mark.usefixtures("no_qemu")
+def test_a_machine_is_saved_once_and_older_ones_are_dropped(tmp_path: Path) -> None:
+    image = Image(SUITES["trixie"], tmp_path)
+    for older in ("unused", "used"):
+        (tmp_path / f"state-{older}").mkdir()
+    drafts: list[Path] = []
+
+    def make(draft: Path) -> None:
+        drafts.append(draft)
+        (draft / saved.MEMORY).touch()
+
+    (tmp_path / "state-unused.lock").touch()
+    with (tmp_path / "state-used.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        for _ in range(2):
+            with saved.use(image, make) as state:
+                assert (state / saved.MEMORY).exists()
+    assert len(drafts) == 1
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"state-used", state.name}
+
+
+@pytest.mark.usefixtures("no_qemu")
+def test_a_machine_that_could_not_be_saved_leaves_nothing(tmp_path: Path) -> None:
+    def make(draft: Path) -> None:
+        (draft / saved.MEMORY).touch()
+        raise MachineError("no space left")
+
+    with pytest.raises(MachineError), saved.use(Image(SUITES["trixie"], tmp_path), make):
+        pass
+    assert not [path for path in tmp_path.iterdir() if path.is_dir()]
 
 
 # -- the second try ------------------------------------------------------------------------------------------
