@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     ]
 
 EX_OK = 0
+EX_PROBLEM = 1  # of a command that checks: it has found one
 EX_USAGE = 2
 EX_TEMPFAIL = 75
 EX_TIMEOUT = 124

@@ -12,10 +12,9 @@ import click
 from slicer.cli import output
 from slicer.columns import BAD, FAINT, GOOD, HEADING, WARNING, Line, aligned
 from slicer.doctor.findings import SEVERITIES, DoctorReport, Finding, Severity, worst
-from slicer.errors import EX_OK
+from slicer.errors import EX_OK, EX_PROBLEM
 from slicer.text import counted
 
-_EX_UNWELL = 1
 _WIDEST = 100  # columns of running text
 _MARKS = {"problem": ("✗", "x"), "warning": ("!", "!"), "note": ("·", "-"), None: ("✓", "+")}
 STYLES = {"problem": BAD, "warning": WARNING, "note": "", None: GOOD}
@@ -62,7 +61,7 @@ def command(as_json: bool, verbose: bool) -> int:
         output.show_json(_document(report))
     else:
         output.show(_lines(report, verbose=verbose), cuts=False)
-    return EX_OK if report.is_well else _EX_UNWELL
+    return EX_OK if report.is_well else EX_PROBLEM
 
 
 def _lines(report: DoctorReport, *, verbose: bool = False) -> list[Line]:

@@ -10,9 +10,7 @@ from slicer.cli import output, say
 from slicer.cli.common import failing
 from slicer.columns import Line
 from slicer.config.files import MAX_BYTES
-from slicer.errors import EX_OK, ConfigError
-
-_EX_PROBLEM = 1
+from slicer.errors import EX_OK, EX_PROBLEM, ConfigError
 
 _EXAMPLES = """\
 \b
@@ -53,7 +51,7 @@ def check(file: str) -> int:
         _, warnings = policy_file.meaning(content, file, Names())
     except ConfigError as error:
         say.line(str(error))
-        return _EX_PROBLEM
+        return EX_PROBLEM
     for each in warnings:
         say.line(each)
     output.show([Line(f"{file}: valid")])

@@ -13,12 +13,11 @@ from slicer.columns import BAD, GOOD, WARNING, Line
 from slicer.config import serve as configured
 from slicer.config.profiles import Config
 from slicer.config.serve import Server, is_public
-from slicer.errors import EX_OK, UsageError
+from slicer.errors import EX_OK, EX_PROBLEM, UsageError
 from slicer.quantity import format_duration, format_mib
 from slicer.serve.kinds import KINDS
 from slicer.text import command_text, counted, quote
 
-_EX_PROBLEM = 1
 NO_SERVERS = "no server is configured"
 _HINT = "describe one as [serve.NAME] in a configuration file; see slicer.toml(5) and docs/serve.md"
 
@@ -88,7 +87,7 @@ def _check(config: Config, servers: tuple[Server, ...]) -> int:
     found = [look(each, everyone, config, os.environ) for each in servers]
     for number, each in enumerate(found):
         output.show([*([Line("")] if number else []), *lines(each)], cuts=False)
-    return _EX_PROBLEM if any(map(problems_of, found)) else EX_OK
+    return EX_PROBLEM if any(map(problems_of, found)) else EX_OK
 
 
 def problems_of(seen: ServerCheck) -> list[str]:

@@ -17,15 +17,13 @@ from slicer.config import files, profiles, routes
 from slicer.config.profiles import Config
 from slicer.config.routes import Route
 from slicer.doctor.facts import host
-from slicer.errors import EX_OK, SlicerError, UsageError
+from slicer.errors import EX_OK, EX_PROBLEM, SlicerError, UsageError
 from slicer.kernel.users import user_name
 from slicer.route.probing import programs
 from slicer.text import quote, visible
 from slicer.wrap import look, records, wrapping
 from slicer.wrap.planning import Keep
 from slicer.wrap.terms import Step, WrapPlan, WrapRefused, WrapStatus
-
-_EX_UNWELL = 1
 
 _DOING: dict[Step, str] = {
     "record": "record it",
@@ -277,7 +275,7 @@ def check(programs: tuple[str, ...], fix: bool, as_json: bool) -> int:
         output.show_json({"wraps": [_data(status) for status in found]})
     else:
         output.show(_told(found), cuts=False)
-    return _EX_UNWELL if any(status.problems for status in found) else EX_OK
+    return EX_PROBLEM if any(status.problems for status in found) else EX_OK
 
 
 def _nothing() -> str:

@@ -12,7 +12,7 @@ from slicer.cli.routes import loading
 from slicer.columns import BAD, FAINT, GOOD, WARNING, Line
 from slicer.config.profiles import Config
 from slicer.config.routes import Route
-from slicer.errors import EX_OK
+from slicer.errors import EX_OK, EX_PROBLEM
 from slicer.model import Gpu
 from slicer.quantity import format_mib, format_size
 from slicer.record import as_dict, replace
@@ -21,8 +21,6 @@ from slicer.route.budget import Worksheet
 from slicer.route.probe_program import FFPROBE
 from slicer.route.probing import programs
 from slicer.text import counted
-
-_EX_PROBLEM = 1
 
 
 @click.command(
@@ -75,7 +73,7 @@ def command(name: str | None, as_json: bool) -> int:
             told = f"{format_size(needed)} of memory, and the machine has {format_size(has)}"
             shown += [Line(""), Line(f"all routes together: {told}", WARNING)]
         output.show(shown, cuts=False)
-    return _EX_PROBLEM if any(sheet.problems or missing for _, sheet, missing in found) else EX_OK
+    return EX_PROBLEM if any(sheet.problems or missing for _, sheet, missing in found) else EX_OK
 
 
 def _sheet(config: Config, route: Route, gpus: tuple[Gpu, ...] | None) -> Worksheet:

@@ -14,15 +14,13 @@ from slicer.columns import FAINT, GOOD, WARNING, Line
 from slicer.config import metric_units
 from slicer.config.profiles import Config
 from slicer.config.routes import Destination, Route
-from slicer.errors import EX_OK, SlicerError, UsageError
+from slicer.errors import EX_OK, EX_PROBLEM, SlicerError, UsageError
 from slicer.quantity import MIB_TEXT, format_mib, parse_mib
 from slicer.record import as_dict
 from slicer.route import suggestion
 from slicer.route.past import PastJob
 from slicer.route.suggestion import DEFAULT_MARGIN_PERCENT, Suggestion, bounding_probe, suggest
 from slicer.text import counted
-
-_EX_NOTHING = 1
 
 
 @click.command(
@@ -84,7 +82,7 @@ def command(
             output.show(lines(route, each), cuts=False)
         if plot is not None:
             output.show([Line(""), Line(f"wrote {plot}", FAINT)])
-    return EX_OK if any(each.verdict in ("threshold", "flat") for each in found) else _EX_NOTHING
+    return EX_OK if any(each.verdict in ("threshold", "flat") for each in found) else EX_PROBLEM
 
 
 def _mib(text: str | None) -> int | None:
