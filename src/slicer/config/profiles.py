@@ -14,7 +14,7 @@ from slicer.config import build, values
 from slicer.config.files import Layer, read_files, store
 from slicer.config.properties import find, split_assignment, unknown
 from slicer.errors import ConfigError, SlicerError, UnknownProfile, UsageError
-from slicer.kernel.proc import read_text
+from slicer.kernel.proc import text_of
 from slicer.model import CPU, Host, Profile
 from slicer.placement.settings import Policy
 from slicer.record import as_dict, record, replace
@@ -62,9 +62,8 @@ def host() -> Host:
     """
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            text = read_text(path).strip()
-        except OSError:
+        text = text_of(path).strip()
+        if not text:
             continue
         if text.isdigit() and int(text) > 0:
             memory = min(memory, int(text))

@@ -108,9 +108,8 @@ def facts_of(listed: GpuProcess, known: ProcessOnGpu | None, trusts_environment:
 
 def _identity(pid: int) -> tuple[int, str]:
     """The start time and the name of a process; 0 and "" if /proc does not show it."""
-    try:
-        stat = proc.read_text(f"/proc/{pid}/stat")
-    except OSError:
+    stat = proc.text_of(f"/proc/{pid}/stat")
+    if not stat:
         return 0, ""
     name, _, rest = stat.partition("(")[2].rpartition(")")
     return int(rest.split()[19]), name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slicer.errors import InfeasibleError
 from slicer.model import CPU, Request
-from slicer.quantity import format_size
+from slicer.quantity import short_mib
 from slicer.text import counted, slot_words
 
 TYPE_CHECKING = False
@@ -33,15 +33,11 @@ def refusal(never: Infeasible, request: Request) -> InfeasibleError:
 
 def _too_large(never: Infeasible, request: Request) -> str:
     """As in "30G + 512M margin fits on no GPU; the largest has 24G"."""
-    wanted = _size(request.vram_mib or 0)
+    wanted = short_mib(request.vram_mib or 0)
     if request.margin_mib:
-        wanted += f" + {_size(request.margin_mib)} margin"
+        wanted += f" + {short_mib(request.margin_mib)} margin"
     pool = "these" if request.gpu_choice else "the GPUs"
     if request.gpus > 1:
-        return f"{wanted} does not fit on {request.gpus} of {pool}; the smallest has {_size(never.total)}"
+        return f"{wanted} does not fit on {request.gpus} of {pool}; the smallest has {short_mib(never.total)}"
     fits = f"fits on none of {pool}" if request.gpu_choice else "fits on no GPU"
-    return f"{wanted} {fits}; the largest has {_size(never.total)}"
-
-
-def _size(mib: int) -> str:
-    return format_size(mib << 20).replace(".0", "")
+    return f"{wanted} {fits}; the largest has {short_mib(never.total)}"

@@ -6,6 +6,7 @@ import os
 
 from slicer.cli import output
 from slicer.columns import WARNING, Line, Section
+from slicer.kernel.proc import names_in
 from slicer.quantity import format_duration, format_estimate
 from slicer.text import quote
 
@@ -26,11 +27,7 @@ _PREFIX = "queue-"  # of the names of their sockets
 
 def running(directory: str) -> tuple[RunningQueue, ...]:
     """The queues whose sockets lie in a ledger's directory ("": none). Raises StateError."""
-    try:
-        names = os.listdir(directory) if directory else []
-    except FileNotFoundError:  # it has just been removed
-        names = []
-    if not any(name.startswith(_PREFIX) for name in names):
+    if not any(name.startswith(_PREFIX) for name in (names_in(directory) if directory else ())):
         return ()  # and nothing is imported for them
     from slicer.queue.control import client
 
