@@ -97,8 +97,8 @@ def test_a_ledger_outlives_the_logout_where_the_doctor_says_so(
     os.chmod("/run/lock", 0o755 if place == "/dev/shm" else mode)
     logind_has(f"RemoveIPC={'yes' if removes else 'no'}")
     try:
-        job = public_slicer.start(*plain, "--", "sh", "-c", f": <{gate}", via=bob.bare)
-        until(gate.someone_waits, "the job runs")
+        job = public_slicer.start(*plain, "--", "sh", "-c", f"echo up; : <{gate}", via=bob.bare)
+        job.said("up")
         login_and_out(public_slicer, bob, his_place(public_slicer, bob), ": > said; echo 1 > pid")
         emptied = removes and place == "/dev/shm"
         until(lambda: os.path.exists(ledger) is not emptied, "logind has looked")
