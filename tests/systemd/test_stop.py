@@ -151,7 +151,7 @@ def test_the_command_is_asked_while_its_workers_live(
 ) -> None:  # U15, K6
     program = tmp_path / "train.py"
     program.write_text(TRAINER)
-    limit = ("--timeout", "2s") if by == "time limit" else ()
+    limit = ("--timeout", "6s") if by == "time limit" else ()  # a Python may take seconds to start
     command = ("python3", str(program), "SIGTERM")
     job = slicer.start("-p", "heavy", "--name", "x", *limit, *options, "--", *command)
     job.said("up")
