@@ -524,8 +524,8 @@ def test_a_process_takes_nothing_along_to_another_lease(alice: User, bob: User) 
     until(lambda: by(bob.uid, lambda: type(ask(acquire())).__name__) == "Granted", "it is free again")
 
 
-def test_a_ticket_has_no_scope(victim: Running, bob: User) -> None:  # L1, X1
-    """A scope comes after its lease: not for one who waits, nor for somebody else in that name."""
+def test_a_tickets_scope_is_its_users_own_and_no_lease(victim: Running, bob: User) -> None:  # L1, X1
+    """Who waits for its turn gets a scope before it, but nobody else gets one in that name."""
     job = new_job()
     waiting: list[Connection] = []
 
@@ -535,12 +535,20 @@ def test_a_ticket_has_no_scope(victim: Running, bob: User) -> None:  # L1, X1
         assert waiting[0].receive(DEADLINE_S)
 
     def tried(uid: int, keeper: int) -> object:
-        return by(uid, lambda: ask(start(job, keeper)))
+        def act() -> str:
+            answer = ask(start(job, keeper))
+            return answer if isinstance(answer, str) else type(answer).__name__
 
-    with Puppet(bob.uid, waits), Puppet(bob.uid, lambda: None) as keeper:
+        return by(uid, act)
+
+    keepers = [Puppet(uid, lambda: None) for uid in (bob.uid, MALLORY)]
+    with Puppet(bob.uid, waits), keepers[0] as keeper, keepers[1] as hers:
         before = cgroup.of(keeper.pid)
-        assert [tried(uid, keeper.pid) for uid in (bob.uid, MALLORY)] == ["NoSuchJob"] * 2
+        tries = (MALLORY, keeper.pid), (MALLORY, hers.pid), (bob.uid, hers.pid)
+        assert [tried(*each) for each in tries] == ["NoSuchJob", "NoSuchJob", "BadProcess"]
         assert cgroup.of(keeper.pid) == before
+        assert tried(bob.uid, keeper.pid) == "StartedScope"
+        assert cgroup.of(keeper.pid).endswith(f".slice/slicer-{job}.scope")
         assert os.listdir(STATE / "leases") == [victim.job]
 
 

@@ -107,6 +107,43 @@ def test_users_wait_for_each_other(slicer: Slicer, ann: User, ben: User) -> None
     assert second.stdout.strip()
 
 
+def test_the_next_in_line_has_its_scope_before_its_turn(
+    slicer: Slicer, broker: Broker, ann: User, ben: User
+) -> None:  # L1
+    first, gate = holds(slicer, ann, "-g2")
+    known = {*systemctl.scopes()}
+    second = queues(slicer, ben, "-g1", script=f"{SCOPE}; echo $CUDA_VISIBLE_DEVICES")
+    (unit,) = until(lambda: {*systemctl.scopes()} - known, "the next one's scope is there")
+    third = queues(slicer, ben, "--exec", "-g1", script=SCOPE)
+    assert {*systemctl.scopes()} - known == {unit}, "the one behind it has none yet"
+    broker.kill()
+    until(lambda: len(status(slicer, ben)["waiting"]) == 2, "both are back")
+    gate.open()
+    first.end()
+    done = second.end()
+    scope, gpus = done.stdout.split()
+    assert (done.code, scope.rpartition("/")[2], bool(gpus)) == (0, unit, True)
+    outcome = slicer.outcome(unit.removeprefix("slicer-").removesuffix(".scope"), ben.history)
+    assert (outcome.reason, outcome.usage.cpu_s is not None) == ("exited", True)
+    assert third.end().code == 0
+
+
+def test_a_scope_that_ends_before_its_turn_ends_the_wait(slicer: Slicer, ann: User, ben: User) -> None:  # L1
+    first, gate = holds(slicer, ann, "-g2")
+    known = {*systemctl.scopes()}
+    ended = queues(slicer, ben, "-g1")
+    (unit,) = until(lambda: {*systemctl.scopes()} - known, "its scope is there")
+    systemctl.output("systemctl", "kill", "--signal=KILL", unit)
+    assert (ended.end().code, "its scope was stopped while the job waited" in ended.stderr) == (125, True)
+    killed = queues(slicer, ben, "-g1")
+    (other,) = until(lambda: {*systemctl.scopes()} - known - {unit}, "its scope is there, too")
+    killed.kill()
+    killed.end()
+    until(lambda: other not in systemctl.scopes(), "it goes with who waited for it")
+    gate.open()
+    assert first.end().code == 0
+
+
 def test_everybody_acts_on_own_jobs_and_root_on_all(slicer: Slicer, ann: User, ben: User) -> None:  # E1
     job, _ = holds(slicer, ann, "-n", "train", "-g1")
     for verb in (("stop",), ("pause",), ("resume",)):

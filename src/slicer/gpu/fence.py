@@ -26,6 +26,12 @@ _GROUPS = "nvidia"  # their groups' names begin so: nvidia, nvidia-frontend, nvi
 _UVM = "nvidia-uvm"  # /dev/nvidia-uvm and nvidia-uvm-tools
 
 
+OPEN = (
+    Property("DevicePolicy", "DevicePolicy", "s", "auto", "auto"),
+    Property("DeviceAllow", "DeviceAllow", "a(ss)", (), ""),
+)
+
+
 def properties(
     minors: Collection[int], caps: Collection[str] = (), extra: Collection[str] = ()
 ) -> tuple[Property, ...]:

@@ -47,7 +47,7 @@ class Execution:
         try:
             self._fence(held.lease.gpus)
             job = self._job
-            if self._cgroup is None:
+            if self._cgroup is None or job.broker:
                 held.update(**self.start_scope(held.descriptors))
             held.do_postponed()
             held.do_postponed_slow()

@@ -42,11 +42,11 @@ from slicer.text import visible
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from typing import Any
 
     from slicer.job.execution import Execution
     from slicer.job.job import Job, Listener, RunListener
     from slicer.kernel.terminal import Settings
-    from slicer.ledger.waiting import WaitingTicket
     from slicer.state.statedir import StateDir
 
 
@@ -187,22 +187,23 @@ def _acquire(
         tell_wait(job, wanted, busy)
         backend.close()  # hundreds of jobs may wait, and a bus takes about 256 connections
 
-    def reaches_front(waiting: WaitingTicket) -> int:
+    def reaches_front(
+        descriptors: tuple[int, ...], private: tuple[int, ...]
+    ) -> tuple[int, dict[str, Any]]:
         """Start the scope with only the keeper in it; then a message on a pipe starts the command.
 
         If that fails for now (D-Bus is being restarted), the scope is started once the job has its lease.
         """
         if has_to_wait:
-            return -1
+            return -1, {}
         try:
-            known = runner.start_scope(waiting.descriptors, waiting.private)
+            known = runner.start_scope(descriptors, private)
         except (RefusedError, KeeperEnded):
             raise
-        except BackendError:
+        except (BackendError, BrokerError):
             backend.close()
-            return -1
-        waiting.tell_lease(known)
-        return runner.watch()
+            return -1, {}
+        return runner.watch(), known
 
     hooks = Hooks(waits, reaches_front, CancelToken(), listener.still_waiting)
     take = getattr(backend, "take_connection", None)  # the broker's backend uses it for the scope

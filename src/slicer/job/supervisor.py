@@ -111,8 +111,27 @@ class Supervisor:
         """Fork the keeper and put it into its scope through systemd, which needs no lease.
 
         ``descriptors`` belong to the lease, or to the ticket that will become it; the keeper closes the
-        ``private`` ones. Returns the lease's fields about it. Raises BackendError; then nothing is left.
+        ``private`` ones. A keeper that is in its scope already stays there: the broker is told that the scope
+        is the lease's. Returns the lease's fields about it. Raises BackendError; then nothing is left.
         """
+        if not self._keeper:
+            self._fork_keeper(descriptors, private)
+        try:
+            self._cgroup = self._backend.start(self._job.spec, self._keeper, self.import_ending)
+            self._why_no_cap = self._backend.why_no_cap
+            faults.point("supervisor-started-scope")
+            self._backend.close()
+            if self._job.fence is not None:  # it is set later; a new connection gets no signals until then
+                self._backend.connect()
+        except BaseException as error:
+            was_ended = self._is_keeper_dead()
+            self.abandon()
+            if was_ended and isinstance(error, (BackendError, BrokenPipeError)):
+                raise _keeper_was_ended() from error
+            raise
+        return {"cgroup": self._cgroup, "keeper": self._keeper}
+
+    def _fork_keeper(self, descriptors: tuple[int, ...], private: tuple[int, ...]) -> None:
         # Reports go up; orders and "recorded" go down. Each side notices the other's death as end of file.
         self._up_read, self._up_write = pipe()
         try:
@@ -131,21 +150,7 @@ class Supervisor:
         faults.point("supervisor-forked")
         os.close(self._up_write)
         os.close(self._down_read)
-        try:
-            os.write(self._down_write, STARTING)
-            self._cgroup = self._backend.start(self._job.spec, self._keeper, self.import_ending)
-            self._why_no_cap = self._backend.why_no_cap
-            faults.point("supervisor-started-scope")
-            self._backend.close()
-            if self._job.fence is not None:  # it is set later; a new connection gets no signals until then
-                self._backend.connect()
-        except BaseException as error:
-            was_ended = self._is_keeper_dead()
-            self.abandon()
-            if was_ended and isinstance(error, (BackendError, BrokenPipeError)):
-                raise _keeper_was_ended() from error
-            raise
-        return {"cgroup": self._cgroup, "keeper": self._keeper}
+        self._send(STARTING)
 
     def _be_keeper(self, descriptors: tuple[int, ...], private: tuple[int, ...]) -> None:
         from slicer.job.keeper import Keeper  # the supervisor does not need it
@@ -215,7 +220,7 @@ class Supervisor:
         self._began = time.monotonic()
         try:
             self._fence()
-            if not self._keeper:
+            if not self._keeper or self._job.broker:
                 self._held.update(**self.start_scope(self._held.descriptors, self._held.private))
             faults.point("supervisor-updated-lease")
             started = Started(self._cgroup, time.time(), self._began, waited_s)

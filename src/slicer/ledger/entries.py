@@ -73,13 +73,24 @@ def create(folder: Directory, name: str, data: bytes) -> tuple[int, int]:
     return fd, writer
 
 
-def unlisted(data: bytes) -> tuple[int, int]:
-    """A file like :func:`create`'s, in memory and in no folder."""
-    writer = os.memfd_create("slicer-lease", os.MFD_CLOEXEC)
+def unlisted(folder: Directory) -> tuple[int, int]:
+    """A file like :func:`create`'s, but empty and without a name. Another process can inherit it already."""
+    try:
+        writer = folder.open(".", os.O_WRONLY | os.O_TMPFILE)
+    except OSError:  # the folder is full, or cannot have such files
+        writer = os.memfd_create("slicer-lease", os.MFD_CLOEXEC)
     fd = os.open(f"/proc/self/fd/{writer}", os.O_RDONLY | os.O_CLOEXEC)
     try_lock(fd)
-    write_all(writer, data)
     return fd, writer
+
+
+def list_as(folder: Directory, name: str, writer: int, data: bytes) -> None:
+    """Write an unlisted file, and give it its name. Raises StateError."""
+    try:
+        write_all(writer, data)
+        os.link(f"/proc/self/fd/{writer}", name, dst_dir_fd=folder.fd)
+    except OSError as error:
+        raise StateError(f"cannot be written: {error.strerror}", where=f"{folder.path}/{name}") from error
 
 
 def write(spare: SpareCopy, writer: int, data: bytes) -> None:

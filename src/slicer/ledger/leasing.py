@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from slicer.gpu.observer import GpuObserver
-    from slicer.ledger.waiting import WaitingTicket
+    from slicer.ledger.waiting import ReachesFront, WaitingTicket
     from slicer.model import BackendName, Manager, Then
 
     class Interruptible(Protocol):
@@ -115,14 +115,15 @@ class Hooks:
     """Callbacks of the caller during a wait.
 
     ``waits`` is called once, when the request has to wait. ``reaches_front`` is called once, when nobody is
-    ahead of it any more in the private ledger, and may prepare whatever needs no lease. It returns a
-    descriptor, which is closed in the end; the descriptor becomes readable if the preparation is lost (-1:
-    nothing was prepared). ``still_waits`` is called before each sleep. It returns the seconds until its next
-    call (None: never).
+    ahead of it any more, and may prepare whatever needs no lease. It gets the descriptors that will hold the
+    lease, also in a process that inherits them, and those that nobody may inherit. It returns a descriptor,
+    which is closed in the end, and what is known of the future lease; the descriptor becomes readable if the
+    preparation is lost (-1: nothing was prepared). ``still_waits`` is called before each sleep. It returns
+    the seconds until its next call (None: never).
     """
 
     waits: Callable[[Busy], None]
-    reaches_front: Callable[[WaitingTicket], int] | None
+    reaches_front: ReachesFront | None
     cancel: CancelToken
     still_waits: Callable[[Busy], float | None] | None = None
 

@@ -163,8 +163,12 @@ class Ledger(LedgerFiles):
         created = entries.create(self.directory.leases, lease.job, statefile.encode(lease))
         return HeldLease(self, lease, *created)
 
-    def note_granted(self, lease: Lease) -> HeldLease:
-        """Write a lease that the broker has granted, for readers of this ledger.
+    def unlisted(self) -> tuple[int, int]:
+        """A file for a lease that the broker may grant. A process that inherits it will hold that lease."""
+        return entries.unlisted(self.directory.leases)
+
+    def note_granted(self, lease: Lease, files: tuple[int, int]) -> HeldLease:
+        """Write a lease that the broker has granted, for readers of this ledger. ``files``: :meth:`unlisted`.
 
         Nothing is decided: with a broker, this ledger only records its user's leases. So if it is full, which
         any user can bring about, the lease is only kept in memory.
@@ -172,11 +176,10 @@ class Ledger(LedgerFiles):
         data = statefile.encode(lease)
         try:
             with self.locked():
-                created = entries.create(self.directory.leases, lease.job, data)
+                entries.list_as(self.directory.leases, lease.job, files[1], data)
         except StateError as error:
             self.warn(f"the broker's lease of {lease.job} is not in your own records: {error}")
-            created = entries.unlisted(data)
-        held = HeldLease(self, lease, *created)
+        held = HeldLease(self, lease, *files)
         held.is_record = True
         held.postponed.append(self.sweep)
         return held

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from slicer.model import Busy, Lease, Request, Ticket
     from slicer.placement.decision import Book
 
+    ReachesFront = Callable[[tuple[int, ...], tuple[int, ...]], tuple[int, dict[str, Any]]]
+
 _LOOK_AT_GPUS_S = 1.0
 
 # The pauses between looks (s), first and at most, if the owner ahead cannot be watched. It may have just
@@ -65,7 +67,7 @@ class WaitingTicket:
         self._ledger = ledger
         self.ticket = ticket
         self.busy = queued.busy  # why it had to wait
-        self.reaches_front: Callable[[WaitingTicket], int] | None = None  # see slicer.ledger.leasing.Hooks
+        self.reaches_front: ReachesFront | None = None  # see slicer.ledger.leasing.Hooks
         self.still_waits: Callable[[Busy], float | None] | None = None  # the same
         self._name = tickets.name_of(ticket)
         self._draft = draft
@@ -90,10 +92,6 @@ class WaitingTicket:
     def private(self) -> tuple[int, ...]:
         """The descriptors that nobody else may inherit."""
         return (self._bell, self._writer)
-
-    def tell_lease(self, known: dict[str, Any]) -> None:
-        """Set known fields of the future lease."""
-        self._draft = replace(self._draft, **known)
 
     def __enter__(self) -> WaitingTicket:
         return self
@@ -236,7 +234,8 @@ class WaitingTicket:
         """Begin the necessary watches. Returns whether a change may have come just before."""
         if place.leads and self.reaches_front is not None:
             prepare, self.reaches_front = self.reaches_front, None
-            self._guard = prepare(self)
+            self._guard, known = prepare(self.descriptors, self.private)
+            self._draft = replace(self._draft, **known)
             return True
         if not place.leads:
             return False

@@ -70,6 +70,8 @@ class Asking:
         self._ledger = ledger
         self._connection: Connection | None = None
         self._bell = -1  # wakes this object from another thread
+        self._files: tuple[int, int] | None = None  # of the lease, if something has been prepared
+        self._guard = -1  # the descriptor from reaches_front
         self._began = time.monotonic()
         # The next three are monotonic times.
         self._answer_by: float | None = None  # a new request fails without an answer by then, another says so
@@ -201,14 +203,26 @@ class Asking:
 
     def watched(self) -> tuple[list[int], float | None]:
         """The descriptors to wait for, and the longest wait in seconds."""
-        descriptors = [self._bell] if self._bell >= 0 else []
+        descriptors = [fd for fd in (self._bell, self._guard) if fd >= 0]
         if self._connection is not None:
             descriptors.append(self._connection.fileno())
         due = soonest(self._answer_by, self._again_at, self._ends_at)
         return descriptors, None if due is None else max(0.0, due - time.monotonic())
 
     def woken(self, ready: Collection[int]) -> None:
-        """Do nothing: :meth:`look` reads the messages."""
+        """:meth:`look` reads the messages. Raises BackendError if the preparation at the front is lost."""
+        if self._guard in ready:
+            raise BackendError("its scope was stopped while the job waited", where=self._draft.unit)
+
+    def _has_reached_front(self, hooks: Hooks) -> bool:
+        """Have what needs no lease prepared if nobody is ahead any more; whether that was just done."""
+        if hooks.reaches_front is None or self._files or self.why().ahead or self._connection is None:
+            return False
+        fd, writer = self._files = self._ledger.unlisted()
+        private = writer, self._bell, self._connection.fileno()
+        self._guard, known = hooks.reaches_front((fd,), private)
+        self._draft = replace(self._draft, **known)
+        return True
 
     def interrupt(self) -> None:
         """Make a :meth:`wait` in another thread look again."""
@@ -231,10 +245,12 @@ class Asking:
             held = self.look()
             if held is not None:
                 return held
+            if self._has_reached_front(hooks):
+                continue  # it may have been granted meanwhile
             descriptors, limit_s = self.watched()
             told_s = None if hooks.still_waits is None else hooks.still_waits(self.why())
             if not hooks.cancel.is_cancelled:
-                until_readable(descriptors, soonest(limit_s, told_s), self._ledger.mask)
+                self.woken(until_readable(descriptors, soonest(limit_s, told_s), self._ledger.mask))
         raise BusyError(self.why(), waited_s=time.monotonic() - self._began)
 
     def leave(self) -> None:
@@ -247,9 +263,11 @@ class Asking:
     def close(self) -> None:
         """Close the descriptors. Safe to repeat."""
         self._hang_up()
-        if self._bell >= 0:
-            os.close(self._bell)
-            self._bell = -1
+        for fd in (self._bell, self._guard, *(self._files or ())):
+            if fd >= 0:
+                os.close(fd)
+        self._bell = self._guard = -1
+        self._files = None
 
     # -- the lease ---------------------------------------------------------------------------------------
 
@@ -264,8 +282,9 @@ class Asking:
             idle_warn_s=soonest(self._draft.idle_warn_s, theirs.idle_warn_s),
             idle_end_s=soonest(self._draft.idle_end_s, theirs.idle_end_s),
         )  # fmt: skip
+        files, self._files = self._files or self._ledger.unlisted(), None
         try:
-            held = self._ledger.note_granted(lease)
+            held = self._ledger.note_granted(lease, files)
         except BaseException:
             self._hang_up()
             give_back(path, job, self._ledger.warn)

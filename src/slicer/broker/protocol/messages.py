@@ -84,7 +84,8 @@ class Start:
     It must be alive, and its real, effective and saved uid must be that of the caller and of the lease. Its
     start is field 22 of /proc/PID/stat, so a later process with the same pid is not mistaken for it.
     ``limits`` are resolved directives in the form of a profile: ("CPUQuota", "200%"). ``share_cap``: the
-    driver should cap the scope's GPU memory at the lease's vram_mib, if it can.
+    driver should cap the scope's GPU memory at the lease's vram_mib, if it can. A request that waits may have
+    its scope before its turn, and asks for it again when it has its lease. (Not every one: NoSuchJob.)
     """
 
     job: str

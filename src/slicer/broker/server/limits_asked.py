@@ -61,6 +61,11 @@ class LimitsAsked:
             return ()
         return fence.properties((), (), policy.devices)
 
+    def has_time_limit(self, asked: Start, uid: int, gids: tuple[int, ...]) -> bool:
+        """Whether a job may go on only for some time, by its own limits or the policy's."""
+        is_asked = any(name == "RuntimeMaxSec" for name, _ in asked.limits)
+        return is_asked or self._policy_state.max_hold_s(uid, gids) is not None
+
     def _left_s(self, holding: Holding) -> float | None:
         """How long the job may go on, also by the limits of its outer jobs. None: there is no limit."""
         end_s = self._policy_state.first_end_s(self._leases.with_outer(holding))
@@ -114,6 +119,11 @@ class LimitsAsked:
             return "the job has no share of a GPU"
         gpus = sorted(self._gpus(holding))
         return driver_cap.keep(lease.cgroup, lease.unit, gpus, lease.vram_mib << 20)
+
+
+def device_rules(properties: Iterable[Property]) -> tuple[Property, ...]:
+    """The device rules among a scope's properties, for a scope that may have others already."""
+    return tuple(each for each in properties if each.name in FENCE_DIRECTIVES) or fence.OPEN
 
 
 def filters_devices(closed: Iterable[str] = _CLOSED, container: str = _CONTAINER) -> bool:

@@ -123,10 +123,15 @@ class PolicyState:
         """When the policy ends the first of these leases (CLOCK_BOOTTIME); None: never."""
         ends_s = []
         for lease, gids in ((each.lease, each.claim.gids) for each in holdings):
-            rule = policy.rule_of(self.policy, lease.uid, self.groups(lease.uid, gids), "max_hold_s")
-            if rule is not None and (lease.gpus or lease.slots):
-                ends_s.append(lease.since_s + rule.value)
+            most_s = self.max_hold_s(lease.uid, gids)
+            if most_s is not None and (lease.gpus or lease.slots):
+                ends_s.append(lease.since_s + most_s)
         return min(ends_s, default=None)
+
+    def max_hold_s(self, uid: int, gids: Sequence[int]) -> float | None:
+        """How long a user may hold GPUs or slots at a time; None: for ever."""
+        rule = policy.rule_of(self.policy, uid, self.groups(uid, gids), "max_hold_s")
+        return None if rule is None else rule.value
 
     def idle_limits(self, uid: int, gids: Sequence[int]) -> tuple[float | None, float | None]:
         """The idle times after which a user's job is warned, and ended; None: never."""

@@ -35,6 +35,7 @@ RETURNS_S = 30.0  # a request that is not back by then loses its place
 _MOST_EACH = 1024  # leases of one user, and tickets: each takes a few KiB of memory
 _MOST_TEXT_EACH = 1 << 20  # characters in all of these together
 _TELLS_S = 1.0  # between two rounds of updates for waiting requests
+_FIRST_S = 0.02  # after a grant: a job that has just begun comes before the scope of the next one
 _TELLING_S = 0.01  # of CPU time, for new requests and for a round of updates; the rest comes later
 _FINENESS_S = 10.0  # of an expected start: a smaller change is not reported
 
@@ -57,6 +58,7 @@ class Queueing:
         self._again: Due | None = None
         self._again_in_s = 0.0  # as it was asked for
         self._news: Due | None = None
+        self._first: Due | None = None
         self._had_news: set[str] = set()  # jobs of users that have others still to be updated
         absent = list(leases.waiters.values())
         self._waits_for_absent = bool(absent)
@@ -213,6 +215,8 @@ class Queueing:
             self.look_again(found.again_s)
         if found.book.queue and self._news is None:
             self._news = self._loop.after(_TELLS_S, self._tell_news)
+        if found.book.verdict.grants and self._first is None:
+            self._first = self._loop.after(_FIRST_S, self._tell_first)
 
     def _grant_all(self, found: Decided) -> None:
         for job, gpus in found.book.verdict.grants.items():
@@ -319,6 +323,15 @@ class Queueing:
             told.add(waiter.ticket.job)
         unheard = {each.ticket.uid for each in left if each.ticket.job not in told}
         self._had_news = {each.ticket.job for each in there if each.ticket.uid in unheard} & told
+
+    def _tell_first(self) -> None:
+        """Tell the first in line that it is, for its scope to be started before its turn."""
+        self._first = None
+        found = self._decider.decide(is_fresh=False)
+        for ticket in found.book.queue[:1]:
+            waiter = self._leases.waiters.get(ticket.job)
+            if waiter is not None and waiter.asked is not None and waiter.asked.binding == "scope":
+                self._tell(waiter, found)
 
     def look_again(self, in_s: float = AGAIN_S) -> None:
         """Decide again then, because no event will come."""

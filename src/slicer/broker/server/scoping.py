@@ -7,7 +7,7 @@ what that did. Only once the keeper was seen in the scope does the scope alone h
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 from slicer import faults
@@ -15,15 +15,17 @@ from slicer.broker.protocol import messages
 from slicer.broker.protocol.messages import Start
 from slicer.broker.rules import units
 from slicer.broker.server.connections import CallerConnection, ReceivedCall
-from slicer.broker.server.leases import Holding, Leases
-from slicer.broker.server.limits_asked import LimitsAsked, ScopeLimits
+from slicer.broker.server.lease_files import Claim
+from slicer.broker.server.leases import Holding, Leases, Waiter
+from slicer.broker.server.limits_asked import LimitsAsked, ScopeLimits, device_rules
 from slicer.broker.server.peers import check_keeper
 from slicer.broker.server.queueing import Queueing
 from slicer.broker.server.requests import Refusal
 from slicer.broker.server.scopes import Scopes
+from slicer.config.properties import FENCE_DIRECTIVES
 from slicer.errors import BackendError, GoneError, SlicerError
 from slicer.kernel import cgroup, proc
-from slicer.model import Property, ScopeSpec, detached_unit, unit_name
+from slicer.model import Property, ScopeSpec, detached_unit, lease_from, unit_name
 from slicer.record import replace
 
 
@@ -40,11 +42,16 @@ class Scoping:
         self._queueing = queueing
         self._log = log
         self._asking: dict[str, CallerConnection] = {}  # the connections that await a starting scope, by job
+        self._moving: set[int] = set()  # processes on their way into a scope that no lease has
 
     # -- starting ----------------------------------------------------------------------------------------
 
     def start(self, call: ReceivedCall) -> None:
         asked, connection = call.message, call.connection
+        waiter = self._leases.waiters.get(asked.job)
+        if waiter is not None and waiter.ticket.uid == connection.peer.uid:
+            self._start_ahead(call, waiter)
+            return
         holding = own(self._leases, asked.job, connection.peer.uid)
         if holding.claim.binding != "scope":
             raise Refusal("BadProcess", "this lease is bound to a process: it has no scope")
@@ -52,39 +59,92 @@ class Scoping:
             self._start(asked, holding, pidfd, connection)
 
     def _start(self, asked: Start, holding: Holding, pidfd: int, connection: CallerConnection) -> None:
-        pid = asked.keeper
-        if self._is_told_again(asked, holding, pid, connection):
+        if self._is_under_way(asked, holding, connection):
             return
-        check_keeper_free(self._leases, asked.job, pid)
+        pid, before = asked.keeper, holding.lease
+        check_keeper_free(self._leases, self._moving, asked.job, pid)
         self._note_outer(asked, holding, pid)
         limits = self._limits_asked.of(asked, holding)
-        spec = scope_of(asked, holding.lease.uid, limits.properties)
+        spec = scope_of(asked, before.uid, limits.properties)
         there = self._scopes.cgroup_for(spec)
-        lease = replace(holding.lease, keeper=pid, unit=spec.unit, cgroup=there)
-        self._leases.rewrite(holding, lease)
+        is_there = cgroup.of(pid) == there  # since before its turn, or an earlier broker was killed
+        is_ahead = is_there and before.keeper != pid
+        if is_ahead and self._limits_asked.has_time_limit(asked, before.uid, holding.claim.gids):
+            raise Refusal("BadProcess", "its scope was started before it had a time limit")
+        self._leases.rewrite(holding, replace(before, keeper=pid, unit=spec.unit, cgroup=there))
         faults.point("broker-starting")
-        self._asking[holding.lease.job] = connection
+        rules = device_rules(limits.properties)
+        if is_there and not before.gpus and rules == device_rules(self._limits_asked.of_no_lease()):
+            self._note_started(holding, connection, limits)
+            return
+        self._asking[before.job] = connection
 
         def done(answer: str | BackendError) -> None:
-            self._started(holding, self._asking.pop(holding.lease.job), limits, answer)
+            self._started(holding, self._asking.pop(before.job), limits, answer)
 
         holding.is_starting = True
-        self._scopes.start(spec, holding.lease.uid, pidfd, done)
+        if is_there:
+            self._scopes.set_properties(spec.unit, rules, lambda error: done(error or there))
+        else:
+            self._scopes.start(spec, before.uid, pidfd, done)
         faults.point("broker-asked")
 
-    def _is_told_again(self, asked: Start, holding: Holding, pid: int, connection: CallerConnection) -> bool:
-        """Whether this is under way or done: the caller's connection broke before the answer.
+    def _start_ahead(self, call: ReceivedCall, waiter: Waiter) -> None:
+        """Start the scope of a request that waits, so that in its turn the keeper is there.
+
+        No lease names this scope, and none ends with it: no GPU may be opened there, and nothing is written
+        down. The request asks for its scope once more when it has its lease.
+        """
+        asked, ticket = call.message, waiter.ticket
+        with opened_keeper(call) as pidfd:
+            check_keeper_free(self._leases, self._moving, asked.job, asked.keeper)
+            if not self._may_be_ahead(asked, waiter):
+                raise GoneError(f"{asked.job} waits, and its scope has to follow its lease")
+            claim = Claim(ticket.job, "", "scope", 0, 0.0, waiter.gids, (), asked.slice, 0.0, 0)
+            limits = self._limits_asked.of(asked, Holding(lease_from(ticket, (), proc.now_s()), claim))
+            others = [each for each in limits.properties if each.name not in FENCE_DIRECTIVES]
+            spec = scope_of(asked, ticket.uid, (*others, *self._limits_asked.of_no_lease()))
+            there = self._scopes.cgroup_for(spec)
+            told = messages.StartedScope(spec.unit, there, limits.words, limits.is_fenced, "")
+            self._start_without_lease(call, spec, pidfd, told)
+
+    def _start_without_lease(self, call: ReceivedCall, spec: ScopeSpec, pidfd: int, told: object) -> None:
+        """Start a scope that no lease has. ``told``: the answer to its caller once it is there."""
+        keeper, connection = call.message.keeper, call.connection
+
+        def done(answer: str | BackendError) -> None:
+            self._moving.discard(keeper)
+            if isinstance(answer, BackendError):
+                connection.fail(answer)
+            else:
+                connection.send(told)
+
+        self._moving.add(keeper)
+        self._scopes.start(spec, connection.peer.uid, pidfd, done)
+
+    def _may_be_ahead(self, asked: Start, waiter: Waiter) -> bool:
+        """Whether a request's scope may be started before its turn.
+
+        Not with a time limit, which systemd counts from the start, nor with the driver's cap, which needs the
+        GPUs. A process that comes out of a job may have its GPUs open, and only a lease accounts for that.
+        """
+        wish, uid = waiter.asked, waiter.ticket.uid
+        if wish is None or wish.binding != "scope" or wish.inside or waiter.ticket.inside or asked.share_cap:
+            return False
+        is_outside = not self._leases.inside_of(asked.keeper, uid)
+        return is_outside and not self._limits_asked.has_time_limit(asked, uid, waiter.gids)
+
+    def _is_under_way(self, asked: Start, holding: Holding, connection: CallerConnection) -> bool:
+        """Whether this scope is starting: the caller's connection broke before the answer.
 
         Raises Refusal if another keeper has the scope.
         """
-        is_same = holding.lease.keeper == pid
+        is_same = holding.lease.keeper == asked.keeper
         if holding.is_starting and is_same:
             self._asking[holding.lease.job] = connection
             return True
-        if is_same and cgroup.of(pid) == holding.lease.cgroup:  # an earlier broker did it, and was killed
-            self._note_started(holding, connection, self._limits_asked.of(asked, holding))
-            return True
-        if holding.claim.held or holding.is_starting:
+        is_in = is_same and cgroup.of(asked.keeper) == holding.lease.cgroup
+        if not is_in and (holding.claim.held or holding.is_starting):
             raise Refusal("JobExists", f"{holding.lease.job} already has a scope")
         return False
 
@@ -133,15 +193,12 @@ class Scoping:
         """Put a process into a scope that no lease has. It has never been in one that a lease has."""
         asked, uid = call.message, call.connection.peer.uid
         with opened_keeper(call) as pidfd:
-            check_keeper_free(self._leases, "", asked.keeper)
+            check_keeper_free(self._leases, self._moving, "", asked.keeper)
             if self._leases.inside_of(asked.keeper, uid):
                 raise Refusal("BadProcess", "it is in a job, with which it ends")
             fence, unit = self._limits_asked.of_no_lease(), detached_unit(asked.job)
             spec = ScopeSpec(unit, units.slice_of("cpu", uid), asked.description, fence, "system")
-            answer = self._answer(call)
-            self._scopes.start(
-                spec, uid, pidfd, lambda found: answer(None if isinstance(found, str) else found)
-            )
+            self._start_without_lease(call, spec, pidfd, messages.Done())
 
     # -- acting on what runs -----------------------------------------------------------------------------
 
@@ -208,14 +265,14 @@ def opened_keeper(call: ReceivedCall) -> Iterator[int]:
         os.close(pidfd)
 
 
-def check_keeper_free(leases: Leases, job: str, pid: int) -> None:
-    """Refuse a keeper that is on its way into the scope of another job. Raises Refusal.
+def check_keeper_free(leases: Leases, moving: Collection[int], job: str, pid: int) -> None:
+    """Refuse a keeper that is on its way into another scope. Raises Refusal.
 
-    It could open that job's GPUs in there, and take them along when it is moved. Once it has arrived, the
-    leases say that it came out of that scope.
+    It could open a job's GPUs in there, and take them along when it is moved. Once it has arrived, the leases
+    say that it came out of that scope. ``moving``: who is on the way into a scope that no lease has.
     """
     starting = (each.lease for each in leases.holdings.values() if each.is_starting)
-    if any(lease.keeper == pid and lease.job != job for lease in starting):
+    if pid in moving or any(lease.keeper == pid and lease.job != job for lease in starting):
         raise Refusal("BadProcess", "the process is on its way into the scope of another job")
 
 
