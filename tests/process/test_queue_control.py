@@ -367,7 +367,7 @@ def test_the_board_on_a_poor_terminal(queues: QueueBox) -> None:
     with attached(queues, **poor) as terminal:
         terminal.resize(12, 80)
         kill(terminal.pid, signal.SIGWINCH)
-        terminal.expect("... and 2")
+        terminal.expect("... 28 more pending")
         terminal.type("q")
         terminal.expect("left the board: the queue continues")
         assert terminal.end() == 0
