@@ -22,6 +22,7 @@ _CLIENT = """
 import os, sys
 from slicer.broker.client import asking
 from slicer.gpu.observer import GpuObserver
+from slicer.job import granting
 from slicer.ledger import leasing
 from slicer.ledger.leasing import CancelToken, Hooks, Needs, Requester
 from slicer.ledger.ledger import Ledger
@@ -33,7 +34,7 @@ needs = Needs(0, (), None, 0, {"cpu": 1}, 0, {"cpu": 1}, None, None, True, None,
 who = Requester(job, "", "client", "plain", "system", "", ())
 wanted = leasing.drafted(who, needs, GpuObserver())
 hooks = Hooks(lambda busy: print("waits", flush=True), None, CancelToken())
-asking.obtain(path, wanted, ledger, hooks, "process")
+granting.obtain(path, wanted, ledger, hooks, "process")
 print("has it", flush=True)
 sys.stdin.read()
 """

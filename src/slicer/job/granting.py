@@ -95,15 +95,16 @@ def obtain(
     take_connection: Callable[[Connection], None] | None = None,
     meanwhile: Callable[[], None] | None = None,
 ) -> HeldLease:  # fmt: skip
-    """Get the lease. Raises as :func:`slicer.ledger.leasing.obtain`, and BrokerError.
+    """Get the lease; wait for it if ``needs.wait``. Raises as both functions ``queue_up``.
 
-    ``binding`` and the later parameters are for the broker: :func:`slicer.broker.client.asking.obtain`.
+    ``binding`` and the later parameters are for the broker: :func:`slicer.broker.client.asking.queue_up`.
     """
     if not broker:
-        return leasing.obtain(prepared, ledger, hooks)
+        return leasing.awaited(leasing.queue_up(prepared, ledger), prepared, ledger, hooks)
     from slicer.broker.client import asking
 
-    return asking.obtain(broker, prepared, ledger, hooks, binding, take_connection, meanwhile)
+    found = asking.queue_up(broker, prepared, ledger, binding, "", take_connection, meanwhile)
+    return leasing.awaited(found, prepared, ledger, hooks)
 
 
 def queue_up(

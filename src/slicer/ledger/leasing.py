@@ -26,18 +26,28 @@ from slicer.text import command_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from typing import Protocol
 
     from slicer.gpu.observer import GpuObserver
     from slicer.ledger.waiting import ReachesFront, WaitingTicket
     from slicer.model import BackendName, Manager, Then
 
-    class Interruptible(Protocol):
-        """A wait that another thread can interrupt."""
+    class Waits(Protocol):
+        """A request that waits: a ticket in the user's own ledger, or one at the broker."""
 
-        def interrupt(self) -> None:
-            """Make it look again, from another thread."""
+        ticket: Ticket
+        reaches_front: ReachesFront | None  # see Hooks
+        until_s: float | None  # the end of the wait, on the ledger's clock; None: never, or the broker's task
+        is_unsettled: bool  # look again at once
+
+        def look(self) -> HeldLease | None: ...
+        def why(self) -> Busy: ...
+        def watched(self) -> tuple[list[int], float | None]: ...
+        def woken(self, ready: Collection[int]) -> None: ...
+        def interrupt(self) -> None: ...
+        def give_up(self, *, force: bool) -> HeldLease | Busy: ...
+        def leave(self) -> None: ...
 
 AT_ONCE_S = 2.0  # how long --no-wait and --max-wait 0 wait for the ledger's lock
 
@@ -101,7 +111,7 @@ class CancelToken:
 
     def __init__(self) -> None:
         self.is_cancelled = False
-        self.waiting: Interruptible | None = None  # the wait to end, once there is one
+        self.waiting: Waits | None = None  # the wait to end, once there is one
 
     def cancel(self) -> None:
         """Make the waiting thread leave the queue soon."""
@@ -219,22 +229,15 @@ def estimated(prepared: PreparedRequest, ledger: Ledger) -> PreparedRequest:
     return replace(prepared, ticket=ticket, draft=draft)
 
 
-def obtain(prepared: PreparedRequest, ledger: Ledger, hooks: Hooks) -> HeldLease:
-    """Get the lease; wait for it if ``needs.wait``.
-
-    Raises BusyError, InfeasibleError, DeadlockError, StateError, GpuError.
-    """
-    held = queue_up(prepared, ledger)
-    if not isinstance(held, HeldLease):
-        held = _wait(held, prepared.needs, _until_s(prepared), hooks)
-    return with_plain_lock(held, prepared, ledger, hooks)
-
-
-def with_plain_lock(
-    held: HeldLease, prepared: PreparedRequest, ledger: Ledger, hooks: Hooks
+def awaited(
+    found: HeldLease | Waits, prepared: PreparedRequest, ledger: Ledger, hooks: Hooks
 ) -> HeldLease:
-    """The lease with the lock that scripts take, if one is configured. Raises BusyError."""
+    """The lease of a request, once it is granted, with the lock that scripts take, if one is configured.
+
+    Raises BusyError, and as ``found.look``.
+    """
     needs = prepared.needs
+    held = found if isinstance(found, HeldLease) else _wait(found, needs, hooks, ledger.mask)
     if held.lease.gpus and needs.plain_lock:
         try:
             _take_plain_lock(held, needs, _until_s(prepared), ledger, hooks)
@@ -251,7 +254,10 @@ def _until_s(prepared: PreparedRequest) -> float | None:
 
 
 def queue_up(prepared: PreparedRequest, ledger: Ledger) -> HeldLease | WaitingTicket:
-    """The lease if it is free now, else a place in the queue. Raises as :func:`obtain`."""
+    """The lease if it is free now, else a place in the queue.
+
+    Raises BusyError without ``needs.wait``, InfeasibleError, DeadlockError, StateError, GpuError.
+    """
     prepared = estimated(prepared, ledger)
     ticket, draft, observer = prepared.ticket, prepared.draft, prepared.observer
     found = ledger.acquire(ticket, draft, observer, queues=prepared.needs.wait)
@@ -261,24 +267,38 @@ def queue_up(prepared: PreparedRequest, ledger: Ledger) -> HeldLease | WaitingTi
         raise BusyError(found)
     from slicer.ledger.waiting import WaitingTicket  # a job that need not wait does not need it
 
-    return WaitingTicket(ledger, ticket, draft, observer, found)
+    waiting = WaitingTicket(ledger, ticket, draft, observer, found)
+    waiting.until_s = _until_s(prepared)
+    return waiting
 
 
-def _wait(waiting: WaitingTicket, needs: Needs, until_s: float | None, hooks: Hooks) -> HeldLease:
-    with waiting:
-        hooks.cancel.waiting = waiting
-        hooks.waits(waiting.busy)
-        waiting.reaches_front, waiting.still_waits = hooks.reaches_front, hooks.still_waits
-        try:
-            held = waiting.wait(until_s, lambda: hooks.cancel.is_cancelled)
-        finally:
-            hooks.cancel.waiting = None
-        if held is not None:
-            return held
-        found = waiting.give_up(force=needs.runs_anyway and not hooks.cancel.is_cancelled)
+def _wait(waiting: Waits, needs: Needs, hooks: Hooks, mask: frozenset[int] | None) -> HeldLease:
+    """Sleep until it is granted. ``mask``: the signal mask while asleep (None: unchanged)."""
+    from slicer.kernel.sleep import soonest, until_readable
+
+    cancel, until_s = hooks.cancel, waiting.until_s
+    cancel.waiting, waiting.reaches_front = waiting, hooks.reaches_front
+    try:
+        hooks.waits(waiting.why())
+        while not cancel.is_cancelled:
+            held = waiting.look()
+            if held is not None:
+                return held
+            if until_s is not None and proc.now_s() >= until_s:
+                break
+            # Checked again: the look before may have silenced the ring that came with a cancellation.
+            if not waiting.is_unsettled and not cancel.is_cancelled:
+                descriptors, limit_s = waiting.watched()
+                told_s = None if hooks.still_waits is None else hooks.still_waits(waiting.why())
+                left_s = None if until_s is None else max(0.0, until_s - proc.now_s())
+                waiting.woken(until_readable(descriptors, soonest(limit_s, left_s, told_s), mask))
+        found = waiting.give_up(force=needs.runs_anyway and not cancel.is_cancelled)
         if isinstance(found, HeldLease):
             return found
         raise BusyError(found, waited_s=proc.now_s() - waiting.ticket.arrived_s)
+    finally:
+        cancel.waiting = None
+        waiting.leave()
 
 
 def _take_plain_lock(

@@ -17,8 +17,7 @@ import os
 from slicer import faults
 from slicer.errors import BackendError, LedgerGone, RequestCancelled
 from slicer.kernel import proc
-from slicer.kernel.proc import now_s
-from slicer.kernel.sleep import soonest, until_readable
+from slicer.kernel.sleep import soonest
 from slicer.ledger import tickets
 from slicer.ledger.files import ANSWER_WITHIN_S
 from slicer.ledger.ledger import Ledger, Queued, lease_of
@@ -29,7 +28,6 @@ from slicer.record import record, replace
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
-    from types import TracebackType
     from typing import Any
 
     from slicer.gpu.observer import GpuObserver
@@ -59,7 +57,7 @@ class _Place:
 
 
 class WaitingTicket:
-    """A queued request. Use it as a context manager: its end gives the ticket up."""
+    """A queued request: :class:`slicer.ledger.leasing.Waits`."""
 
     def __init__(
         self, ledger: Ledger, ticket: Ticket, draft: Lease, observer: GpuObserver, queued: Queued
@@ -68,7 +66,7 @@ class WaitingTicket:
         self.ticket = ticket
         self.busy = queued.busy  # why it had to wait
         self.reaches_front: ReachesFront | None = None  # see slicer.ledger.leasing.Hooks
-        self.still_waits: Callable[[Busy], float | None] | None = None  # the same
+        self.until_s: float | None = None  # the end of the wait, on the ledger's clock
         self._name = tickets.name_of(ticket)
         self._draft = draft
         self._observer = observer
@@ -92,14 +90,6 @@ class WaitingTicket:
     def private(self) -> tuple[int, ...]:
         """The descriptors that nobody else may inherit."""
         return (self._bell, self._writer)
-
-    def __enter__(self) -> WaitingTicket:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.leave()
 
     def leave(self) -> None:
         """Leave the queue. Safe to repeat."""
@@ -132,33 +122,15 @@ class WaitingTicket:
         return self.busy if self._found is None else self._found.busy(self.ticket)
 
     def interrupt(self) -> None:
-        """Make a :meth:`wait` in another thread look again."""
+        """Make a wait in another thread look again."""
         self._ledger.ring(self.ticket.job)
-
-    def wait(
-        self, until_s: float | None = None, is_cancelled: Callable[[], bool] = lambda: False
-    ) -> HeldLease | None:
-        """Sleep until the request is granted, or return None at ``until_s`` on the ledger's clock.
-
-        Raises BackendError if the preparation at the front is lost, RequestCancelled if the request was taken
-        out of the queue.
-        """
-        while not is_cancelled():
-            held = self.look()
-            if held is not None:
-                return held
-            if until_s is not None and now_s() >= until_s:
-                return None
-            # Checked again: the look before may have silenced the ring that came with a cancellation.
-            if not self.is_unsettled and not is_cancelled():
-                self._sleep(until_s)
-        return None
 
     def look(self) -> HeldLease | None:
         """Look once: the lease, if it is granted now. For callers that wait for several things at a time.
 
         Look again at once if :attr:`is_unsettled`. Otherwise look when one of :meth:`watched` is readable or
-        its time is over, and call :meth:`woken` before. Raises as :meth:`wait`.
+        its time is over, and call :meth:`woken` before. Raises BackendError if the preparation at the front
+        is lost, RequestCancelled if the request was taken out of the queue.
         """
         tickets.silence(self._bell)
         self._observer.look()
@@ -245,17 +217,6 @@ class WaitingTicket:
             self._watch = LedgerWatch(self._ledger.directory)
             return True
         return self._watch.follow(self._ledger.orphans())
-
-    def _sleep(self, until_s: float | None) -> None:
-        """Sleep until an event concerns us."""
-        descriptors, limit_s = self.watched()
-        told_s = None if self.still_waits is None else self.still_waits(self.why())
-        left_s = None if until_s is None else max(0.0, until_s - now_s())
-        try:
-            ready = until_readable(descriptors, soonest(limit_s, left_s, told_s), self._ledger.mask)
-        finally:
-            self._close_pidfd()
-        self.woken(ready)
 
     def watched(self) -> tuple[list[int], float | None]:
         """The descriptors to wait for, and the longest wait in seconds."""

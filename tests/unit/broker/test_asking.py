@@ -29,6 +29,7 @@ from slicer.errors import (
     SlicerError,
 )
 from slicer.gpu.observer import GpuObserver
+from slicer.job import granting
 from slicer.ledger import leasing
 from slicer.ledger.leasing import CancelToken, Hooks, Needs, Requester
 from slicer.ledger.ledger import Ledger, Snapshot
@@ -150,7 +151,7 @@ def test_what_is_asked_says_no_more_than_the_needs(ledger: Ledger) -> None:  # L
 
 def test_a_lease_is_written_into_the_users_own_books(tmp_path: Path, ledger: Ledger) -> None:  # L1
     with serve(tmp_path, says(waiting(), waiting("she holds 2"), granted(ledger)), GIVEN_BACK) as broker:
-        held = asking.obtain(str(tmp_path / "socket"), prepared(ledger), ledger, HOOKS, "scope")
+        held = granting.obtain(str(tmp_path / "socket"), prepared(ledger), ledger, HOOKS, "scope")
         (lease,) = ledger.snapshot().leases
         assert (lease.job, lease.gpus, lease.pid) == (JOB, (GPU,), os.getpid())
         assert lease.command.endswith("secret.py")  # others' eyes see none
@@ -174,7 +175,7 @@ def test_a_profile_cannot_weaken_the_policys_idle_timeout(  # U4, L3
     draft = replace(wanted.draft, idle_warn_s=own[0], idle_end_s=own[1])
     answer = granted(ledger, idle_warn_s=policys[0], idle_end_s=policys[1])
     with serve(tmp_path, says(answer), GIVEN_BACK):
-        held = asking.obtain(
+        held = granting.obtain(
             str(tmp_path / "socket"), replace(wanted, draft=draft), ledger, HOOKS, "scope"
         )
         assert (held.lease.idle_warn_s, held.lease.idle_end_s) == both
@@ -198,7 +199,7 @@ def test_why_it_waits_is_said_with_the_policys_words(tmp_path: Path, ledger: Led
 
 def test_once_the_scope_has_it_a_lease_is_not_given_back(tmp_path: Path, ledger: Ledger) -> None:  # L1
     with serve(tmp_path, says(granted(ledger))) as broker:
-        held = asking.obtain(str(tmp_path / "socket"), prepared(ledger), ledger, HOOKS, "scope")
+        held = granting.obtain(str(tmp_path / "socket"), prepared(ledger), ledger, HOOKS, "scope")
         held.update(cgroup=f"/gpu.slice/gpu-0.slice/slicer-{JOB}.scope")
         held.release()
         assert [type(call) for call in broker.calls] == [Acquire]
@@ -207,7 +208,7 @@ def test_once_the_scope_has_it_a_lease_is_not_given_back(tmp_path: Path, ledger:
 def test_a_broken_connectioncosts_nothing_while_it_waits(tmp_path: Path, ledger: Ledger) -> None:  # L1
     steps = hangs_up_after(waiting("first")), hangs_up_after(), says(waiting("again"), granted(ledger))
     with serve(tmp_path, *steps) as broker:
-        held = asking.obtain(str(tmp_path / "socket"), prepared(ledger), ledger, HOOKS, "scope")
+        held = granting.obtain(str(tmp_path / "socket"), prepared(ledger), ledger, HOOKS, "scope")
         held.gives_back = None
         held.release()
         assert held.lease.gpus == (GPU,)
@@ -224,7 +225,7 @@ def test_a_broker_that_says_nothing_is_broken(
         if not steps:
             broker.close()
         with pytest.raises(BrokerError) as caught:
-            asking.obtain(str(tmp_path / "socket"), prepared(ledger), quiet(ledger), HOOKS, "scope")
+            granting.obtain(str(tmp_path / "socket"), prepared(ledger), quiet(ledger), HOOKS, "scope")
     assert caught.value.exit_code == 75
     assert not ledger.snapshot().leases
 
@@ -243,7 +244,7 @@ def test_who_waits_waits_on_while_the_broker_is_away_and_says_so_once(
 
     broken = (hangs_up_after(waiting()), hangs_up_after(), stands_still, hangs_up_after())
     with serve(tmp_path, *broken, says(waiting(), granted(ledger)), GIVEN_BACK) as broker:
-        asking.obtain(str(tmp_path / "socket"), prepared(ledger), ledger, HOOKS, "scope").release()
+        granting.obtain(str(tmp_path / "socket"), prepared(ledger), ledger, HOOKS, "scope").release()
         # One connection for each that broke: others would fill the queue of a broker that stands still.
         assert [type(call) for call in broker.calls] == [Acquire] * 5 + [Release]
     (line,) = said
@@ -266,7 +267,7 @@ def test_a_wait_ends_with_what_it_waits_for(
 
     needs = prepared(ledger, max_wait_s=0.01 if is_on else None)
     with serve(tmp_path, step, lambda _: None), pytest.raises(BrokerError) as caught:
-        asking.obtain(str(tmp_path / "socket"), needs, quiet(ledger), HOOKS, "scope")
+        granting.obtain(str(tmp_path / "socket"), needs, quiet(ledger), HOOKS, "scope")
     assert caught.value.exit_code == 75
     assert ("has not answered" if is_on else "is gone") in str(caught.value)
 
@@ -284,7 +285,7 @@ def test_no_lease_depends_on_the_users_own_records(
 
     monkeypatch.setattr(Directory, "open", full)  # any user can fill /run/lock
     with serve(tmp_path, says(granted(ledger)), GIVEN_BACK) as broker:
-        held = asking.obtain(str(tmp_path / "socket"), prepared(ledger), quiet(ledger), HOOKS, "process")
+        held = granting.obtain(str(tmp_path / "socket"), prepared(ledger), quiet(ledger), HOOKS, "process")
         held.update(keeper=5)
         assert (held.lease.gpus, held.fd >= 0, held.is_shared()) == ((GPU,), True, False)
         held.release()
@@ -296,7 +297,7 @@ def test_a_socket_of_somebody_else_is_not_the_broker(
 ) -> None:  # L1
     monkeypatch.setattr(dialing, "_uid_of", lambda _: 4242)
     with serve(tmp_path), pytest.raises(BrokerError, match="uid 4242's"):
-        asking.obtain(str(tmp_path / "socket"), prepared(ledger), ledger, HOOKS, "scope")
+        granting.obtain(str(tmp_path / "socket"), prepared(ledger), ledger, HOOKS, "scope")
 
 
 class Clock:
@@ -334,7 +335,7 @@ def test_the_time_in_which_this_process_stood_still_is_not_the_brokers(
 
     done = wire.encode_reply(Done())
     with serve(tmp_path, both_stand_still(granted(ledger)), both_stand_still(done)) as broker:
-        held = asking.obtain(str(tmp_path / "socket"), prepared(ledger), ledger, HOOKS, "scope")
+        held = granting.obtain(str(tmp_path / "socket"), prepared(ledger), ledger, HOOKS, "scope")
         held.release()
         assert [type(call) for call in broker.calls] == [Acquire, Release]
 
@@ -347,7 +348,7 @@ def test_a_request_that_is_cancelled_leaves_the_queue(tmp_path: Path, ledger: Le
         def ask() -> None:
             try:
                 hooks = Hooks(lambda _: None, None, cancel)
-                asking.obtain(str(tmp_path / "socket"), prepared(ledger), ledger, hooks, "process")
+                granting.obtain(str(tmp_path / "socket"), prepared(ledger), ledger, hooks, "process")
             except BusyError as error:
                 failed.append(error)
 

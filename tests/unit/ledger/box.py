@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,15 @@ from slicer.placement.devices import Device
 from slicer.state import statefile
 from slicer.state.statedir import locate
 from tests.unit import made_up
+
+
+@contextmanager
+def leaving(waiting: WaitingTicket) -> Iterator[WaitingTicket]:
+    """It leaves the queue at the end of the block."""
+    try:
+        yield waiting
+    finally:
+        waiting.leave()
 
 
 class UnusedGpus(GpuObserver):
@@ -92,6 +102,10 @@ class LedgerBox:
             else WaitingTicket(self.ledger, ticket, draft, observer, found)
         )
 
+    def waits(self, *wants: Any, **more: Any) -> AbstractContextManager[WaitingTicket]:
+        """As :meth:`wait`, until the end of the block."""
+        return leaving(self.wait(*wants, **more))
+
     def wait(self, job: str, priority: int = 0, **fields: object) -> WaitingTicket:
         waiting = self.queue(job, priority, **fields)
         assert isinstance(waiting, WaitingTicket)
@@ -99,7 +113,7 @@ class LedgerBox:
 
     def try_again(self, waiting: WaitingTicket) -> HeldLease | None:
         """What a waiter does when it is woken."""
-        return waiting.wait(until_s=0.0)
+        return waiting.look()
 
     def left(self) -> list[str]:
         """The leases, tickets and bells in the directory."""

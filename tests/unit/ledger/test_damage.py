@@ -331,7 +331,7 @@ def test_a_lease_that_cannot_be_opened_is_not_taken_for_gone(
     box: LedgerBox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = box.take("aaaaaaaaaaaa")
-    with box.wait("bbbbbbbbbbbb") as waiting:
+    with box.waits("bbbbbbbbbbbb") as waiting:
         left = box.left()
         monkeypatch.setattr(Directory, "open", out_of_descriptors)
         for look in (box.ledger.snapshot, lambda: box.ask("cccccccccccc"), waiting.look):

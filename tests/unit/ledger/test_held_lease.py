@@ -71,7 +71,7 @@ def test_what_can_write_a_lease_is_not_inherited(box: LedgerBox) -> None:
 # S3
 def test_a_waiting_job_can_only_read_its_ticket(box: LedgerBox) -> None:
     held = box.take(JOB)
-    with box.wait("bbbbbbbbbbbb") as waiting:
+    with box.waits("bbbbbbbbbbbb") as waiting:
         (ticket,) = waiting.descriptors
         assert mode_of(ticket) == os.O_RDONLY
         assert not set(waiting.private) & {ticket}
@@ -201,7 +201,7 @@ def test_who_was_rung_and_does_not_look_stands_in_nobodys_way(box: LedgerBox, cl
     assert isinstance(taken, HeldLease)
     # It has kept its place, and is the next again as soon as it looks.
     assert [ticket.job for ticket in box.ledger.snapshot().tickets] == ["bbbbbbbbbbbb"]
-    with box.wait("dddddddddddd") as last:
+    with box.waits("dddddddddddd") as last:
         assert box.try_again(hanging) is None
         taken.release()
         assert box.try_again(last) is None
@@ -214,7 +214,7 @@ def test_who_was_rung_and_does_not_look_stands_in_nobodys_way(box: LedgerBox, cl
 # D4
 def test_nobody_is_idle_who_was_not_rung(box: LedgerBox, clock: list[float]) -> None:
     held = box.take(JOB)
-    with box.wait("bbbbbbbbbbbb") as first, box.wait("cccccccccccc") as second:
+    with box.waits("bbbbbbbbbbbb") as first, box.waits("cccccccccccc") as second:
         clock[0] += 3600
         assert box.ledger.unanswered_s("bbbbbbbbbbbb") is None
         held.release()

@@ -17,7 +17,7 @@ from slicer.ledger.ledger import Snapshot
 from slicer.model import Busy
 from slicer.record import replace
 from tests.unit import made_up
-from tests.unit.ledger.box import LedgerBox
+from tests.unit.ledger.box import LedgerBox, leaving
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 TWO_GPUS = ("GPU-a", "GPU-b")
@@ -298,7 +298,7 @@ def test_tickets_are_in_the_order_of_priority_then_arrival(box: LedgerBox) -> No
 # X4
 def test_nobody_overtakes_those_who_wait(box: LedgerBox) -> None:
     held = box.take("aaaaaaaaaaaa")
-    with box.wait("bbbbbbbbbbbb"):
+    with box.waits("bbbbbbbbbbbb"):
         held.release()
         busy = box.ask("cccccccccccc")
         assert isinstance(busy, Busy)
@@ -381,7 +381,7 @@ def test_nothing_is_given_out_beside_a_broker_that_was_switched_on(box: LedgerBo
     waiting = box.wait("bbbbbbbbbbbb")
     box.ledger.broker_now = lambda: "/run/slicer-broker/socket"
     held.release()
-    with pytest.raises(BrokerError, match="a broker was switched on"), waiting:
+    with pytest.raises(BrokerError, match="a broker was switched on"), leaving(waiting):
         box.try_again(waiting)
     with pytest.raises(BrokerError):
         box.ask("cccccccccccc")

@@ -14,7 +14,7 @@ from slicer.ledger.waiting import WaitingTicket
 from slicer.model import Busy
 from slicer.record import replace
 from tests.unit import made_up
-from tests.unit.ledger.box import LedgerBox
+from tests.unit.ledger.box import LedgerBox, leaving
 from tests.unit.ledger.test_leasing import NEEDS
 
 pytest_plugins = ["tests.unit.ledger.box"]
@@ -64,7 +64,7 @@ def test_a_slot_is_free_again_when_its_lease_ends(box: LedgerBox) -> None:
 def test_slots_of_names_too_long_for_a_file_are_waited_for_as_any(box: LedgerBox) -> None:
     held = ask(box, A, dict.fromkeys(LONG, 2))
     assert isinstance(held, HeldLease)
-    with queue(box, B, LONG) as waiting, queue(box, C, {"e": 1, **LONG}) as behind:
+    with leaving(queue(box, B, LONG)) as waiting, leaving(queue(box, C, {"e": 1, **LONG})) as behind:
         snapshot = box.ledger.snapshot()
         assert [ticket.slots for ticket in snapshot.tickets] == [LONG, {"e": 1, **LONG}]
         assert waiting.busy.slot == min(LONG)

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
     from slicer.broker.protocol.messages import Binding, Previewed
     from slicer.ledger.held_lease import HeldLease
-    from slicer.ledger.leasing import Hooks, PreparedRequest
+    from slicer.ledger.leasing import PreparedRequest
     from slicer.ledger.ledger import Ledger
+    from slicer.ledger.waiting import ReachesFront
     from slicer.model import Busy
 
 _BACK_S = 30.0  # after this time without the broker, a waiting request says so
@@ -52,18 +53,18 @@ def acquire_of(
 
 
 class Asking:
-    """One request to the broker, from the call to the lease.
-
-    It has the interface of :class:`slicer.ledger.waiting.WaitingTicket`, for callers that wait for more.
-    """
-
-    is_unsettled = False  # only messages from the broker bring news
+    """One request to the broker, from the call to the lease: :class:`slicer.ledger.leasing.Waits`."""
 
     def __init__(
-        self, path: str, prepared: PreparedRequest, ledger: Ledger, binding: Binding, ahead_of: str = ""
-    ) -> None:
+        self, path: str, prepared: PreparedRequest, ledger: Ledger, binding: Binding, ahead_of: str,
+        take_connection: Callable[[Connection], None] | None,
+    ) -> None:  # fmt: skip
         self.ticket = prepared.ticket
         self.busy: Busy | None = None  # why it waits, once it waits
+        self.reaches_front: ReachesFront | None = None
+        self.until_s: float | None = None
+        self.is_unsettled = False
+        self._take_connection = take_connection
         self._path = path
         self._draft = prepared.draft
         self._call = acquire_of(prepared, binding, ahead_of, tuple(ledger.joined))
@@ -94,6 +95,8 @@ class Asking:
             meanwhile()
         while True:
             held = self.look()
+            if held is None and self.busy is not None:
+                self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
             if held is not None or self.busy is not None:
                 return held
             descriptors, limit_s = self.watched()
@@ -125,6 +128,7 @@ class Asking:
             raise self._failed(now - self._began)
         if self._answer_by is not None and now >= self._answer_by:
             self._unanswered()
+        self.is_unsettled = self._has_reached_front()  # it may have been granted meanwhile
         return None
 
     def _refusal(self, error: SlicerError) -> SlicerError:
@@ -214,18 +218,18 @@ class Asking:
         if self._guard in ready:
             raise BackendError("its scope was stopped while the job waited", where=self._draft.unit)
 
-    def _has_reached_front(self, hooks: Hooks) -> bool:
+    def _has_reached_front(self) -> bool:
         """Have what needs no lease prepared if nobody is ahead any more; whether that was just done."""
-        if hooks.reaches_front is None or self._files or self.why().ahead or self._connection is None:
+        if self.reaches_front is None or self.why().ahead or self._connection is None:
             return False
+        prepare, self.reaches_front = self.reaches_front, None
         fd, writer = self._files = self._ledger.unlisted()
-        private = writer, self._bell, self._connection.fileno()
-        self._guard, known = hooks.reaches_front((fd,), private)
+        self._guard, known = prepare((fd,), (writer, self._bell, self._connection.fileno()))
         self._draft = replace(self._draft, **known)
         return True
 
     def interrupt(self) -> None:
-        """Make a :meth:`wait` in another thread look again."""
+        """Make a wait in another thread look again."""
         if self._bell >= 0:
             os.eventfd_write(self._bell, 1)
 
@@ -236,22 +240,10 @@ class Asking:
             except BlockingIOError:
                 pass
 
-    def wait(self, hooks: Hooks) -> HeldLease:
-        """Sleep until the request is granted. Raises as :meth:`begin`, and BusyError if it is cancelled."""
-        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        hooks.cancel.waiting = self
-        hooks.waits(self.why())
-        while not hooks.cancel.is_cancelled:
-            held = self.look()
-            if held is not None:
-                return held
-            if self._has_reached_front(hooks):
-                continue  # it may have been granted meanwhile
-            descriptors, limit_s = self.watched()
-            told_s = None if hooks.still_waits is None else hooks.still_waits(self.why())
-            if not hooks.cancel.is_cancelled:
-                self.woken(until_readable(descriptors, soonest(limit_s, told_s), self._ledger.mask))
-        raise BusyError(self.why(), waited_s=time.monotonic() - self._began)
+    def give_up(self, *, force: bool) -> Busy:
+        """Leave, with the reason for the wait. The broker itself forces a lease after ``max_wait_s``."""
+        self.leave()
+        return self.why()
 
     def leave(self) -> None:
         """Leave the queue, or return a lease that was granted in the meantime. Safe to repeat."""
@@ -259,6 +251,7 @@ class Asking:
             self._hang_up()
             self._again_at = None
             give_back(self._path, self._draft.job, self._ledger.warn)
+        self.close()
 
     def close(self) -> None:
         """Close the descriptors. Safe to repeat."""
@@ -289,60 +282,31 @@ class Asking:
             self._hang_up()
             give_back(path, job, self._ledger.warn)
             raise
-        held.postponed.append(self.close)
+        if self._take_connection is not None and self._connection is not None:
+            self._take_connection(self._connection)
+            self._connection = None
+        self.close()
         held.gives_back = lambda: give_back(path, job, self._ledger.warn)
         return held
 
-    def hand_over(self) -> Connection | None:
-        """The connection, for later calls. The caller closes it."""
-        connection, self._connection = self._connection, None
-        return connection
-
-
-def obtain(
-    path: str, prepared: PreparedRequest, ledger: Ledger, hooks: Hooks, binding: Binding,
-    take_connection: Callable[[Connection], None] | None = None,
-    meanwhile: Callable[[], None] | None = None,
-) -> HeldLease:  # fmt: skip
-    """Get the lease from the broker at ``path``; wait for it if ``needs.wait``.
-
-    ``take_connection`` receives the connection for later calls. ``meanwhile`` is called while the broker
-    decides. Raises BrokerError, BusyError, InfeasibleError, NotAllowedError, TooManyError, DeadlockError,
-    NoGpu, StateError.
-    """
-    from slicer.ledger.leasing import with_plain_lock
-
-    asking = Asking(path, prepared, ledger, binding)
-    try:
-        held = asking.begin(meanwhile)
-        if held is None:
-            held = asking.wait(hooks)
-    except BaseException:
-        asking.leave()
-        raise
-    else:
-        connection = asking.hand_over()
-        if connection is not None:
-            connection.close() if take_connection is None else take_connection(connection)
-    finally:
-        asking.close()
-    return with_plain_lock(held, prepared, ledger, hooks)
-
 
 def queue_up(
-    path: str, prepared: PreparedRequest, ledger: Ledger, binding: Binding, ahead_of: str = ""
-) -> HeldLease | Asking:
-    """The lease if it is free now, else a place in the queue. Raises as :func:`obtain`."""
-    asking = Asking(path, prepared, ledger, binding, ahead_of)
+    path: str, prepared: PreparedRequest, ledger: Ledger, binding: Binding, ahead_of: str = "",
+    take_connection: Callable[[Connection], None] | None = None,
+    meanwhile: Callable[[], None] | None = None,
+) -> HeldLease | Asking:  # fmt: skip
+    """The lease from the broker at ``path`` if it is free now, else a place in its queue.
+
+    ``take_connection`` receives the connection for later calls, with the lease. ``meanwhile`` is called while
+    the broker decides. Raises BrokerError, BusyError, InfeasibleError, NotAllowedError, TooManyError,
+    DeadlockError, NoGpu, StateError.
+    """
+    asking = Asking(path, prepared, ledger, binding, ahead_of, take_connection)
     try:
-        held = asking.begin()
+        return asking.begin(meanwhile) or asking
     except BaseException:
         asking.leave()
         raise
-    if held is None:
-        return asking
-    asking.close()
-    return held
 
 
 def give_back(path: str, job: str, warn: Callable[[str], None]) -> None:
