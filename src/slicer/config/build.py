@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from slicer.config.properties import Kind as Kind
     from slicer.config.values import Entry, Reader
-    from slicer.model import SliceName
+    from slicer.model import Share, SliceName
 
     Row = tuple[Kind, Any]  # and the default, as it is read; None: none, or what the kind itself says
 
@@ -49,6 +49,7 @@ for _path in SETTINGS:
     _table, _, _key = _path.rpartition(".")
     if _table:
         TABLES[_table] = (*TABLES.get(_table, ()), _key)
+SHARES: tuple[Share, ...] = ("lock", "cap", "both", "off")
 # The fields of a profile that one key each sets, in the order in which they are shown.
 PROFILE: dict[str, Row] = {
     "description": ("text", ""),
@@ -66,7 +67,7 @@ PROFILE: dict[str, Row] = {
     "timeout_s": ("time", None),
     "linger": ("flag", False),
     "grace_s": ("time", None),
-    "share": (("lock", "cap", "both", "off"), "off"),
+    "share": (SHARES, "off"),
     "share_mode": ("share-mode", "yield"),
     "share_skip_syncs": ("syncs", 0),
     "over_cap": (("warn", "end"), "warn"),

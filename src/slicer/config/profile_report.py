@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 from slicer.config import build
@@ -131,9 +132,7 @@ _TAIL = """\
 #   threads = 8                             # "auto": the number of CPUs within the limits
 #   env = { WANDB_MODE = "offline", TERM = false }   # false: unset the parent's
 #
-# Other keys: gpu_ids, margin, linger, grace, stop_signal, fence, devices, idle_timeout, on_idle,
-# cpu_quota_period, allowed_cpus, memory_swap_max (MemorySwapMax), and every other property of systemd's in
-# this spelling.
+{others}
 #
 # Limits of all jobs of a slice together. `slicer install` (with --user, in your own file) tells systemd:
 #   [slices.gpu]
@@ -186,7 +185,11 @@ def default_config_text(host: Host) -> str:
     for name, table in build.builtin_profiles(host, slots).items():
         lines += ["", f"#[profiles.{name}]"]
         lines += [_line(key, value, _COMMENTS.get(key, "")) for key, value in table.items()]
-    return "\n".join(lines) + "\n" + _TAIL
+    shown = "\n".join(lines) + "\n" + _TAIL
+    rest = [key for key in build.kinds(build.PROFILE) if f"{key} = " not in shown.partition("#[profiles")[2]]
+    others = f"Other keys: {', '.join(rest)}, stop_signal, cpu_quota_period, allowed_cpus,"
+    others += " memory_swap_max (MemorySwapMax), and every other property of systemd's in this spelling."
+    return shown.replace("{others}", textwrap.fill(others, 105, initial_indent="# ", subsequent_indent="# "))
 
 
 def _line(key: str, value: str | int, comment: str) -> str:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from math import isfinite
 from typing import Any, NamedTuple
 
+from slicer.config.build import SHARES
 from slicer.errors import UsageError
 from slicer.model import PRIORITY_MAX
 from slicer.moments import coming
@@ -252,18 +253,18 @@ class _Attribute(NamedTuple):
     read: Callable[[str], object] = str
 
 
-_SHARES = ("lock", "cap", "both", "off")
+def _one_of(what: str, words: tuple[str, ...]) -> Callable[[str], str]:
+    def read(value: str) -> str:
+        word = value.strip().lower()
+        if word in words:
+            return word
+        from slicer.config.property_names import nearest
 
+        close = nearest(word, words)
+        hint = f"did you mean {what}={close}?" if close else f"one of {', '.join(words)}"
+        raise _cannot_be(what, value, hint)
 
-def _share(value: str) -> str:
-    word = value.strip().lower()
-    if word in _SHARES:
-        return word
-    from slicer.config.property_names import nearest
-
-    close = nearest(word, _SHARES)
-    hint = f"did you mean share={close}?" if close else f"one of {', '.join(_SHARES)}"
-    raise _cannot_be("share", value, hint)
+    return read
 
 
 def _begin(value: str) -> str:
@@ -274,19 +275,9 @@ def _begin(value: str) -> str:
     return value
 
 
-_ENGINES = ("local", "slurm")
-
-
-def _engine(value: str) -> str:
-    word = value.strip().lower()
-    if word not in _ENGINES:
-        raise _cannot_be("engine", value, f"one of {', '.join(_ENGINES)}")
-    return word
-
-
 _KNOWN = {
     "vram": _Attribute("vram=18G", "vram_mib", _vram),
-    "share": _Attribute("share=both", "share", _share),
+    "share": _Attribute("share=both", "share", _one_of("share", SHARES)),
     "gpus": _Attribute("gpus=2", "gpus", _whole("gpus", 0)),
     "slots": _Attribute("slots=license-matlab,whisper-gpu=2", "slots", _slots),
     "timeout": _Attribute("timeout=2h", "timeout_s", _duration("timeout", "for no limit")),
@@ -295,7 +286,7 @@ _KNOWN = {
     "retries": _Attribute("retries=2", "retries", _whole("retries", 0)),
     "profile": _Attribute("profile=cpu", "profile", _text("profile")),
     "priority": _Attribute("priority=10", "priority", _whole("priority", -PRIORITY_MAX, PRIORITY_MAX)),
-    "engine": _Attribute("engine=slurm", "engine", _engine),
+    "engine": _Attribute("engine=slurm", "engine", _one_of("engine", ("local", "slurm"))),
     "name": _Attribute("name=train", "name", _name),
     "cwd": _Attribute("cwd=/data", "cwd", _text("cwd")),
     "after": _Attribute("after=train"),
