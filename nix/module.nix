@@ -28,9 +28,7 @@ let
       engine = withoutEmpty (
         said.engine // { slurm = withoutEmpty (said.engine.slurm or { }); }
       );
-      profiles = lib.mapAttrs (_: withoutEmpty) said.profiles;
       routes = lib.mapAttrs (_: withoutEmptyTo) said.routes;
-      serve = lib.mapAttrs (_: withoutEmpty) said.serve;
     }
   );
   written = toml.generate "slicer-config.toml" settings;

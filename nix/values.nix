@@ -253,13 +253,9 @@ let
   # A key that is left out of the file as long as it is null.
   option =
     row:
-    let
-      type = typeOf (lib.head row);
-      isTable = type.name == "attrsOf";
-    in
     lib.mkOption {
-      type = if isTable then type else lib.types.nullOr type;
-      default = if isTable then { } else null;
+      type = lib.types.nullOr (typeOf (lib.head row));
+      default = null;
       example = lib.elemAt row 1;
       description = lib.elemAt row 2;
     };

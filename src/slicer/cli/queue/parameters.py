@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from slicer.cli.common import meant
+from slicer.config.values import gpu_list
 from slicer.errors import UsageError
 from slicer.quantity import parse_duration, parse_mib
 from slicer.queue.model import DEFAULT_LOG_DIR, QueueOptions
-from slicer.text import split_list
 
 _FRACTION_MOST = 10
 
@@ -53,13 +53,7 @@ def fraction(ctx: click.Context, param: click.Parameter, value: float | None) ->
 
 
 def gpus(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
-    """Words separated by commas."""
-    if value is None:
-        return ()
-    words = tuple(meant(split_list, value, "--gpu"))
-    if not all(words):
-        raise UsageError(f"{value!r}: expected GPUs separated by commas", where="--gpu", hint="0,1,3")
-    return words
+    return () if value is None else gpu_list((value, "--gpu", UsageError), "gpu")
 
 
 def no_journal(log_dir: str) -> UsageError:
