@@ -35,6 +35,13 @@ class Line:
     style: str = ""
 
 
+def bar(cells: int, total: int, first: int, second: int, glyphs: Glyphs) -> str:
+    """How much of the total is ``first``, and ``second`` beyond that. A total of 0 is unknown."""
+    most = max(first, second)
+    full, both = (min(cells, each * cells // total) if total else 0 for each in (first, most))
+    return f"[{glyphs.full * full}{glyphs.part * (both - full)}{glyphs.empty * (cells - both)}]"
+
+
 @record
 class Section:
     """A part of a page."""

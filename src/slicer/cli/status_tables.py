@@ -15,7 +15,7 @@ from slicer.cli.status_rows import (
     whole_seconds,
     why_text,
 )
-from slicer.columns import GOOD, HEADING, UNICODE, WARNING, Glyphs, Line
+from slicer.columns import GOOD, HEADING, WARNING, Glyphs, Line
 from slicer.kernel.users import user_name
 from slicer.ledger.status import GpuState
 from slicer.model import Lease, Ticket
@@ -160,7 +160,9 @@ def _gpu_cells(state: GpuState, frame: Frame) -> tuple[str, ...]:
     is_wide = bool(frame.size)
     limit = f"/{load.power_limit_w}" if load.power_limit_w and is_wide else ""
     size = format_mib((device.total_mib if device else state.gpu.memory_mib) or None)
-    drawn = bar(state, 8 if frame.is_whole else 10 * (frame.size + 1), frame.mark)
+    drawn, cells = "", 8 if frame.is_whole else 10 * (frame.size + 1)
+    if device is not None and device.total_mib:
+        drawn = columns.bar(cells, device.total_mib, device.used_mib, state.reserved_mib, frame.mark)
     return (
         str(state.gpu.index), f"{drawn}  {name}" if is_wide and not frame.is_whole else drawn,
         f"{format_mib(device.used_mib if device else None):>5}/{size}",
@@ -181,15 +183,3 @@ def _used_by(state: GpuState, frame: Frame) -> Iterator[str]:
         yield f"{count} jobs"
     for who, how, _ in users(state, frame.status):
         yield f"{who} {how}" if frame.size else who
-
-
-def bar(state: GpuState, cells: int, glyphs: Glyphs) -> str:
-    """The GPU's memory as a bar: used, reserved beyond that, and free."""
-    device = state.device
-    if device is None or not device.total_mib:
-        return ""
-    used, reserved, free = ("█", "░", "·") if glyphs is UNICODE else ("#", "=", ".")
-    mib = device.used_mib, state.reserved_mib
-    full = [min(cells, round(each * cells / device.total_mib)) for each in mib]
-    kept = max(0, full[1] - full[0])
-    return f"[{used * full[0]}{reserved * kept}{free * (cells - full[0] - kept)}]"

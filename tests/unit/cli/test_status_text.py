@@ -51,7 +51,7 @@ WAITING 1     NAME  WANTS               USER   FOR  STARTS
 
 CPU slots: 1 of 4 free; held by train, 9b1c22d0aa31 (2 slots)
 GPUs: 0 of 3 free    MEMORY  RESERVED   FREE  BUSY  TEMP  POWER
-0  [########]   75.2G/79.6G     79.6G      0     -     -      -  H100 80GB HBM3
+0  [#######=]   75.2G/79.6G     79.6G      0     -     -      -  H100 80GB HBM3
   train (root) 75.2G, peak 76.2G
 1  [........]    2.0G/79.6G      2.2G  77.4G     -     -      -  H100 80GB HBM3
   no job: pid 99 python 2.0G, peak 2.0G
@@ -96,7 +96,7 @@ def test_a_terminal_gets_columns_that_fit_it(monkeypatch: pytest.MonkeyPatch) ->
     rows = text(status).splitlines()
     assert rows[1].startswith("3f2a9c01b7de  a name as long as…  running  GPU ?,?,?,?,?,?,?,?,?,?…")
     assert max(len(row) for row in rows if "…" in row and not row.startswith("  ")) <= 80
-    assert re.search(r"^0  \[········\] +0/79.6G .*  RTX PRO 6000 Black", "\n".join(rows), re.MULTILINE)
+    assert re.search(r"^0  \[░░░░░░░░\] +0/79.6G .*  RTX PRO 6000 Black", "\n".join(rows), re.MULTILINE)
 
 
 def test_names_cannot_break_out_of_their_line() -> None:

@@ -16,7 +16,7 @@ m              more: reservations, queues, servers, slots, users
 ?              this help
 q              quit; so does Ctrl-C, and Ctrl-Z suspends the view
 
-GPU memory     [███░░···]  used, reserved beyond that, free; in ASCII [###==...]
+GPU memory     [███▒▒░░░]  used, reserved beyond that, free; in ASCII [###==...]
 paused         by slicer pause
 frozen         from outside (systemctl freeze)
 stopped        by Ctrl-Z

@@ -121,9 +121,7 @@ def progress(board: Board, width: int | None, glyphs: Glyphs) -> str:
     cells = _QUEUE_BAR if width is None else min(_QUEUE_BAR, width - len(told) - 4)
     if cells < 5 or not total:
         return told
-    full = done * cells // total
-    part = (done + runs) * cells // total - full
-    return f"{_bar(cells, full, part, glyphs)}{GAP}{told}"
+    return f"{columns.bar(cells, total, done, done + runs, glyphs)}{GAP}{told}"
 
 
 def _gpus(rows: Sequence[GpuRow], glyphs: Glyphs) -> Section:
@@ -132,7 +130,7 @@ def _gpus(rows: Sequence[GpuRow], glyphs: Glyphs) -> Section:
         (
             f"GPU {gpu.index}",
             clip(one_line(gpu.name).removeprefix("NVIDIA "), _GPU_NAME, glyphs),
-            _bar(_GPU_BAR, _used(gpu), 0, glyphs),
+            columns.bar(_GPU_BAR, gpu.total_mib, gpu.used_mib, 0, glyphs),
             f"{format_mib(gpu.used_mib)} of {short_mib(gpu.total_mib)}",
             "" if gpu.utilisation is None else f"{gpu.utilisation}%",
             f"job{'s' if len(gpu.jobs) > 1 else ''} {', '.join(map(str, gpu.jobs))}" if gpu.jobs else "",
@@ -247,12 +245,3 @@ def _most(row: Row, mib: Sequence[int]) -> str:
 def _unknown(row: Row) -> str:
     """The text for a figure that was not measured, or that does not exist without a GPU."""
     return "n/a" if row.gpu_indices else "-"
-
-
-def _used(gpu: GpuRow) -> int:
-    """The number of full cells in its bar."""
-    return min(_GPU_BAR, round(gpu.used_mib * _GPU_BAR / gpu.total_mib)) if gpu.total_mib else 0
-
-
-def _bar(cells: int, full: int, part: int, glyphs: Glyphs) -> str:
-    return f"[{glyphs.full * full}{glyphs.part * part}{glyphs.empty * (cells - full - part)}]"
