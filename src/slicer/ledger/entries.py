@@ -22,7 +22,7 @@ import sys
 from slicer import faults
 from slicer.errors import StateError
 from slicer.record import record
-from slicer.state.directory import Directory, check_file, try_lock, write_all
+from slicer.state.directory import Directory, check_file, failing, try_lock, write_all
 from slicer.state.statefile import MOST_BYTES
 
 TYPE_CHECKING = False
@@ -49,10 +49,8 @@ def create(folder: Directory, name: str, data: bytes) -> tuple[int, int]:
     Returns two descriptors: a flocked one for reading, and one for writing.
     """
     path = f"{folder.path}/{name}"
-    try:
+    with failing(path, "cannot be created"):
         writer = folder.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-    except OSError as error:
-        raise StateError(f"cannot be created: {error.strerror}", where=path) from error
     faults.point("ledger-created")
     try:
         fd = folder.open(name, os.O_RDONLY)
@@ -86,11 +84,9 @@ def unlisted(folder: Directory) -> tuple[int, int]:
 
 def list_as(folder: Directory, name: str, writer: int, data: bytes) -> None:
     """Write an unlisted file, and give it its name. Raises StateError."""
-    try:
+    with failing(f"{folder.path}/{name}", "cannot be written"):
         write_all(writer, data)
         os.link(f"/proc/self/fd/{writer}", name, dst_dir_fd=folder.fd)
-    except OSError as error:
-        raise StateError(f"cannot be written: {error.strerror}", where=f"{folder.path}/{name}") from error
 
 
 def write(spare: SpareCopy, writer: int, data: bytes) -> None:
@@ -99,14 +95,12 @@ def write(spare: SpareCopy, writer: int, data: bytes) -> None:
     The file must remain the same, because it is flocked. So the new content is first written elsewhere. A
     reader takes it from there if it finds the file half written.
     """
-    try:
+    with failing(spare.path, "cannot be written"):
         spare.lay(data)
         faults.point("ledger-laid-aside")
         write_all(writer, data)
         faults.point("ledger-half-written")
         os.ftruncate(writer, len(data))
-    except OSError as error:
-        raise StateError(f"cannot be written: {error.strerror}", where=spare.path) from error
     spare.remove()
 
 

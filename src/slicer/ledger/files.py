@@ -18,6 +18,7 @@ from slicer.ledger.lock import LONGEST_PAUSE_S, LedgerLock
 from slicer.model import Lease, Request, Ticket, manager_of
 from slicer.record import replace
 from slicer.state import statefile
+from slicer.state.directory import failing
 from slicer.state.statefile import TornFile
 
 TYPE_CHECKING = False
@@ -215,13 +216,10 @@ class LedgerFiles:
     def join(self, leases: Iterable[Lease]) -> None:
         """Hold the leases of outer jobs, too, so that they last as long as our job. Raises StateError."""
         for lease in leases:
-            try:
+            with failing(f"{self.directory.leases.path}/{lease.job}", "a job inside cannot hold it"):
                 fd = self.directory.leases.open(lease.job, os.O_RDONLY)
                 self.joined[lease.job] = fd
                 entries.join(fd)
-            except OSError as error:
-                where = f"{self.directory.leases.path}/{lease.job}"
-                raise StateError(f"a job inside cannot hold it: {error.strerror}", where=where) from error
 
     def part(self, *, is_handed_on: bool = False) -> None:
         """Let go of the outer jobs' leases, and end those that nobody else holds any more.
@@ -434,10 +432,8 @@ def control_name(job: str) -> str:
 
 
 def _listed(folder: Directory) -> list[str]:
-    try:
+    with failing(folder.path, "cannot be read any more"):
         return folder.names()
-    except OSError as error:
-        raise StateError(f"cannot be read any more: {error.strerror}", where=folder.path) from error
 
 
 def _decoded(kind: type[_Record], entry: entries.FlockedFile, data: bytes = b"") -> _Record:

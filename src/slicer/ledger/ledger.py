@@ -22,6 +22,7 @@ from slicer.ledger.held_lease import HeldLease
 from slicer.model import Busy, Lease, Request, Ticket
 from slicer.record import record, replace
 from slicer.state import statefile
+from slicer.state.directory import failing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -202,11 +203,8 @@ class Ledger(LedgerFiles):
         faults.point("ledger-converting")
         entries.remove(self.directory.bells, lease.job)  # no bell without its ticket, whenever we are killed
         faults.point("ledger-bell-unlinked")
-        try:
+        with failing(f"{folder.path}/{name}", "cannot become a lease"):
             folder.rename(name, self.directory.leases, lease.job)
-        except OSError as error:
-            where = f"{folder.path}/{name}"
-            raise StateError(f"cannot become a lease: {error.strerror}", where=where) from error
         faults.point("ledger-converted")
         found = HeldLease(self, lease, *held)
         found.postponed.append(lambda: self.wake_next(name))

@@ -19,8 +19,8 @@ import os
 import stat
 
 from slicer import faults
-from slicer.errors import StateError
 from slicer.model import PRIORITY_MAX, Request
+from slicer.state.directory import failing
 from slicer.state.statefile import COUNT_MAX, MIB_MAX, SECONDS_MAX, are_slots, is_job_id, number
 
 TYPE_CHECKING = False
@@ -139,13 +139,11 @@ def _is_sane(request: Request) -> bool:
 
 def make_bell(bells: Directory, job: str) -> int:
     """Create the FIFO and open it for reading; returns the descriptor. Raises StateError."""
-    try:
+    with failing(f"{bells.path}/{job}", "cannot be created"):
         bells.make_fifo(job)
         faults.point("ledger-bell-made")
         # For reading and writing: without a writer a FIFO is at its end.
         return bells.open(job, os.O_RDWR)
-    except OSError as error:
-        raise StateError(f"cannot be created: {error.strerror}", where=f"{bells.path}/{job}") from error
 
 
 def ring(bells: Directory, job: str) -> bool:
