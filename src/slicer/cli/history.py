@@ -29,7 +29,7 @@ from slicer.outcome import kept, samples
 from slicer.outcome.history import default_path, read
 from slicer.outcome.outcome_file import outcome_json
 from slicer.outcome.sums import BY, Sum, count, last_indices, sums
-from slicer.quantity import format_cpus, format_duration, format_size
+from slicer.quantity import format_cpus, format_duration, format_mib, format_size
 from slicer.record import as_dict, record
 from slicer.share.details import details as sharing_rows
 from slicer.text import command_text, one_line, slots_words, visible
@@ -204,7 +204,7 @@ def table(outcomes: list[Outcome], now: float) -> list[Line]:
             format_cpus(outcome.gpu_indices) or "-",
             _time(outcome.usage.cpu_s),
             format_size(outcome.usage.memory_peak_bytes),
-            format_size(max(outcome.vram_peak_mib) << 20) if outcome.vram_peak_mib else "-",
+            format_mib(max(outcome.vram_peak_mib, default=None)),
             waited(outcome.waited_s),
             f"{outcome.name}: " * bool(outcome.name) + command_text(outcome.command),
         )
@@ -323,8 +323,8 @@ def _vram(outcome: Outcome) -> str:
         return "-"
     declared = "not declared"
     if outcome.vram_mib is not None:
-        declared = f"{format_size(outcome.vram_mib << 20)} declared"
-    peaks = ", ".join(format_size(mib << 20) for mib in outcome.vram_peak_mib) or "-"
+        declared = f"{format_mib(outcome.vram_mib)} declared"
+    peaks = ", ".join(map(format_mib, outcome.vram_peak_mib)) or "-"
     return f"{declared}, peak {peaks}"
 
 
@@ -344,8 +344,8 @@ def row_table(found: list[AccountRow], now: float) -> list[Line]:
         (
             _when(each.granted_at, now), user_name(each.uid), each.job[:_SHORT_ID], row_ended(each),
             format_duration(each.held_s), str(len(each.gpus.split())) if each.gpus else "-",
-            _time(each.cpu_s), format_size(each.memory_peak_bytes), _peak(each), waited(each.waited_s),
-            _row_what(each),
+            _time(each.cpu_s), format_size(each.memory_peak_bytes), format_mib(each.vram_peak_mib),
+            waited(each.waited_s), _row_what(each),
         )
         for each in found
     ]  # fmt: skip
@@ -373,8 +373,8 @@ def row_details(each: AccountRow) -> list[Line]:
             ("booked for", f"{group_name(each.gid)} ({each.gid})"),
             ("held", ", ".join([*gpus, *each.slots.split()]) or "nothing"),
             ("as GPUs", f"{each.gpu_rate:.2f}"),
-            ("GPU memory", f"{format_size(each.vram_mib << 20)} held" if each.vram_mib else "-"),
-            ("GPU peak", _peak(each)),
+            ("GPU memory", f"{format_mib(each.vram_mib)} held" if each.vram_mib else "-"),
+            ("GPU peak", format_mib(each.vram_peak_mib)),
             ("granted", _precisely(each.granted_at)),
             ("waited", format_duration(each.waited_s)),
             ("ended", code),
@@ -383,10 +383,6 @@ def row_details(each: AccountRow) -> list[Line]:
             ("memory peak", format_size(each.memory_peak_bytes)),
         ]
     )
-
-
-def _peak(each: AccountRow) -> str:
-    return "-" if each.vram_peak_mib is None else format_size(each.vram_peak_mib << 20)
 
 
 def row_ended(each: AccountRow) -> str:

@@ -104,7 +104,7 @@ def test_what_is_not_known_of_gpu_memory_is_not_made_up() -> None:
         )
 
     assert shown(vram_peak_mib=()) == "8.0G declared, peak -"
-    assert shown(vram_peak_mib=(0, 1), vram_mib=None) == "not declared, peak 0B, 1.0M"
+    assert shown(vram_peak_mib=(0, 1), vram_mib=None) == "not declared, peak 0, 1.0M"
     assert shown(gpus=(), vram_mib=None, vram_peak_mib=()) == "-"
 
 
