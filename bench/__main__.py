@@ -53,11 +53,11 @@ def waiters(machine: Machine) -> dict[str, dict[str, dict[str, int]]]:
 
 
 def queue_jobs(machine: Machine) -> dict[str, dict[str, list[dict[str, int]]]]:
-    """KiB of the keepers of a queue's jobs, of the queue, and of what forks keepers, by how many jobs run."""
+    """KiB of the keepers and supervisors of a queue's jobs, and of the queue, by how many jobs run."""
     found: dict[str, dict[str, list[dict[str, int]]]] = {}
     for number in (1, 10, 50):
         command = ["sh", "bench/queue_memory.sh", str(number), str(BUSY_FOR_S)]
-        at = found[str(number)] = {"keeper": [], "queue": [], "starter": []}
+        at = found[str(number)] = {"keeper": [], "supervisor": [], "queue": []}
         for line in run(machine, command).checked().stdout.splitlines():
             process, pss, private = line.split()
             at[process].append({"pss": int(pss), "private": int(private)})

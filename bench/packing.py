@@ -1,7 +1,7 @@
 """How well days of jobs are packed: 1,000 jobs arrive over 24 h on 8 GPUs, in virtual time, no processes.
 
 slicer decides with its own code, as its queue asks the ledger (a ticket for the first job of each kind, see
-``slicer.queue.engine.local.lease_requests``). It is compared with first-fit, which starts whatever fits, in
+``slicer.queue.engine.local.arrivals``). It is compared with first-fit, which starts whatever fits, in
 the order of arrival. Both act at every event and at once; jobs use what they declare. slicer knows how long
 jobs run in several ways (``KNOWN``); first-fit does not ask. Deterministic.
 """

@@ -1,8 +1,8 @@
 #!/bin/sh
 # What stays resident for each running job of a queue, while jobs start and end beside it.
 # Usage: queue_memory.sh JOBS SECONDS
-# A line "keeper pss_kib private_kib" for the keeper of each of the JOBS, one "queue pss_kib private_kib", and one
-# "starter pss_kib private_kib" for each of the processes that fork keepers.
+# A line "keeper pss_kib private_kib" for the keeper of each of the JOBS, one "supervisor pss_kib private_kib" for its
+# supervisor, and one "queue pss_kib private_kib".
 # In shell, because a Python of ours would share its pages with slicer's and make them look smaller.
 set -eu
 jobs=$1 seconds=$2
@@ -30,9 +30,9 @@ for sleeper in $(pgrep -x -f 'sleep 600'); do
     keeper=$sleeper
     until [ "$(cat /proc/$keeper/comm)" = slicer-keeper ]; do keeper=$(awk '/^PPid:/ {print $2}' /proc/$keeper/status); done
     show keeper $keeper
+    show supervisor $(awk '/^PPid:/ {print $2}' /proc/$keeper/status)
 done
 show queue $queue
-for starter in $(pgrep -x slicer-starter); do show starter $starter; done
 kill -0 $queue || { echo "the queue has ended:" >&2; cat words >&2; exit 1; }
 kill $queue
 sleep 0.3

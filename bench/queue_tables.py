@@ -70,11 +70,11 @@ def _append(samples: dict[str, list[float]]) -> str:
 
 def _memory(found: dict[str, dict[str, list[dict[str, int]]]]) -> str:
     def row(jobs: str, processes: dict[str, list[dict[str, int]]]) -> list[str]:
-        keepers, (ours,), starters = processes["keeper"], processes["queue"], processes["starter"]
+        keepers, supervisors, (ours,) = processes["keeper"], processes["supervisor"], processes["queue"]
         private = [each["private"] for each in keepers]
         kib = [median(private), max(private), median(each["pss"] for each in keepers)]
+        kib += [median(each[what] for each in supervisors) for what in ("private", "pss")]
         kib += [ours["private"], ours["pss"]]
-        kib += [sum(each[what] for each in starters) for what in ("private", "pss")]
         return [jobs, *figures(each / 1024 for each in kib)]
 
     largest = max(each["private"] for at in found.values() for each in at["keeper"]) / 1024
@@ -83,7 +83,7 @@ def _memory(found: dict[str, dict[str, list[dict[str, int]]]]) -> str:
         "### What a running job of a queue costs, while others start and end beside it",
         [
             "jobs", "its keeper: private MiB, median", "largest", "PSS, median",
-            "the queue: private MiB", "PSS", "its starters together: private MiB", "PSS",
+            "its supervisor: private MiB", "PSS", "the queue: private MiB", "PSS",
         ],
         [row(jobs, processes) for jobs, processes in found.items()],
         [bar(words, largest <= KEEPER_BAR_MIB, f"{largest:.1f}")],

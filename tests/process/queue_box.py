@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from slicer.kernel import proc
 from slicer.ledger.ledger import Ledger, Snapshot
 from slicer.outcome import history
 from slicer.queue.model import JobState
@@ -217,8 +218,13 @@ class QueueBox:
             assert pid > 1, f"{name} has no keeper"
         return pid
 
+    def slicers(self, name: str) -> tuple[int, int]:
+        """The job's supervisor and keeper."""
+        keeper = self.keeper(name)
+        return proc.parent(keeper), keeper
+
     def named(self, comm: str) -> list[int]:
-        """The processes that are called so: "slicer-keeper", "slicer-starter"."""
+        """The processes that are called so: "slicer-keeper", "slicer-run"."""
         found = []
         for pid in self.box.processes():
             with contextlib.suppress(OSError):

@@ -4,32 +4,33 @@ from __future__ import annotations
 
 import functools
 import random
-import signal
 import time
 from collections.abc import Callable
 
 import pytest
 
 from tests.patience import until
-from tests.process.harness import Box, gone, kill, kill_9, sleeps_in_flock
+from tests.process.harness import Box, gone, kill_9, sleeps_in_flock
 from tests.process.queue_box import QueueBox, Running
 
 # Where the queue itself comes by, on the way of one job.
 QUEUE = [
-    "queue-saving", "queue-saved", "queue-asked-for-scope", "queue-scope-stands",
-    "queue-letting-go", "queue-let-go", "queue-leaving",
+    "queue-saving", "queue-saved", "queue-forked", "queue-letting-go", "queue-let-go", "queue-leaving",
 ]  # fmt: skip
-# Where the process comes by that forks the keepers.
-STARTER = ["starter-asked", "starter-forked", "starter-answering"]
-# Where the keeper of one of its jobs comes by.
+# Where the supervisor of one of its jobs comes by: before the queue's word, and after.
+ASKING = [
+    "run-forked", "ledger-judged", "ledger-created", "ledger-locked", "ledger-half-written", "ledger-written",
+    "launch-acquired", "supervisor-forked", "supervisor-started-scope", "ledger-updating",
+]  # fmt: skip
+RUNNING = ["supervisor-updated-lease", "supervisor-let-go", "supervisor-waiting"]
+ENDING = [
+    "supervisor-heard-end", "ending-finished", "attempt-noted-end", "ledger-releasing", "ledger-unlinked",
+    "ledger-closed", "ending-released", "ending-written", "supervisor-settled", "supervisor-told-keeper",
+]  # fmt: skip
+# Where its keeper comes by.
 KEEPER = [
     "keeper-forked", "keeper-ordered", "keeper-noted-start", "keeper-spawned", "keeper-reaped",
-    "keeper-ended", "keeper-noted-end", "keeper-told", "ending-finished", "ledger-releasing",
-    "ledger-unlinked", "ledger-closed", "ending-released", "ending-written",
-]  # fmt: skip
-LEDGER = [
-    "ledger-judged", "ledger-created", "ledger-locked", "ledger-half-written", "ledger-written",
-    "ledger-updating",
+    "keeper-ended", "keeper-told",
 ]  # fmt: skip
 # Before these the command has not begun; what is killed here has to be run by the next queue.
 BEFORE = {"keeper-forked", "keeper-ordered"}
@@ -52,7 +53,7 @@ def finish(queues: QueueBox, expected: dict[str, tuple[str, int]], code: int) ->
 
 
 # E7, E13
-@pytest.mark.parametrize("point", [*LEDGER, *QUEUE])
+@pytest.mark.parametrize("point", QUEUE)
 def test_the_queue_killed_at_a_point(queues: QueueBox, point: str) -> None:
     queues.write("[vram=2G] job a 0.02 3", "job b 0 0")
     queue = queues.start(env=queues.faults(point))
@@ -62,36 +63,17 @@ def test_the_queue_killed_at_a_point(queues: QueueBox, point: str) -> None:
     assert queues.starts() == {"a": 1, "b": 1}
 
 
-# Q16: a starter is killed while a job waits for it, and the queue hears of that when it asks for the next
-def test_a_starter_killed_between_two_jobs_loses_neither(queues: QueueBox) -> None:
-    queues.write("[vram=1G] job a")
-    queues.arm("starter-asked")
-    queue = queues.start(env=queues.faults())
-    until(queues.stopped, "the starter was asked for the first job")
-    (starter,) = queues.stopped()
-    queues.arm()
-    kill(queue.pid, signal.SIGSTOP)
-    queues.append("[vram=1G] job b")
-    kill_9(starter)
-    kill(queue.pid, signal.SIGCONT)
-    assert queue.wait() == 0
-    assert queues.starts() == {"a": 1, "b": 1}
-    queues.assert_clean()
-
-
-# E7, E13: the end of a job is on its way when the queue dies, or with its keeper (a whole container)
-@pytest.mark.parametrize("keeper_too", [False, True])
+# E7, E13
 @pytest.mark.parametrize("point", ["queue-saving", "queue-saved"])
-def test_the_queue_killed_when_it_hears_of_an_end(queues: QueueBox, point: str, keeper_too: bool) -> None:
+def test_the_queue_killed_when_it_hears_of_an_end(queues: QueueBox, point: str) -> None:
     queues.write("[vram=2G] hold a 3")
     queue = queues.start(env=queues.faults())
     queue.event("started")
     queues.started("a")
-    keeper = queues.keeper("a")
-    queues.arm(point, *(["ending-finished"] if keeper_too else []))
+    queues.arm(point)
     queues.let("a")
     until(lambda: queue.pid in queues.stopped(), f"the queue comes to {point}")
-    kill_9(queue.pid, *([keeper] if keeper_too else []))
+    queue.kill()
     finish(queues, {"hold a 3": ("failed", 3)}, 3)
     assert queues.starts() == {"a": 1}
 
@@ -123,7 +105,7 @@ def test_a_keeper_killed_while_the_queue_lives(queues: QueueBox, point: str) -> 
     queues.append("[vram=20G gpus=2] job b")
     kill_9(keeper)
     until(lambda: queues.go_on() or queue.process.poll() is not None, f"the queue ends\n{queue.out}")
-    known = KEEPER.index(point) >= KEEPER.index("keeper-noted-end")
+    known = point == "keeper-told"
     assert queues.statuses() == {"job a 0.02 3": ("failed", 3 if known else 137), "job b": ("ok", 0)}
     assert queue.wait() == (3 if known else 137)
     assert queues.starts()["a"] == (0 if point == "keeper-noted-start" else 1)
@@ -131,13 +113,14 @@ def test_a_keeper_killed_while_the_queue_lives(queues: QueueBox, point: str) -> 
     queues.assert_clean()
 
 
-# E13: the process that forks keepers is killed: another one takes its place, and nothing runs twice
-@pytest.mark.parametrize("point", STARTER)
-def test_the_starter_killed_at_a_point(queues: QueueBox, point: str) -> None:
+# E13: before the queue's word the job is asked for again, and after it the keeper needs no supervisor
+@pytest.mark.parametrize("point", [*ASKING, *RUNNING, *ENDING])
+def test_a_supervisor_killed_at_a_point(queues: QueueBox, point: str) -> None:
     queues.write("[vram=20G gpus=2] job a 0.02 3", "[vram=20G gpus=2] job b")
     queue = queues.start(env=queues.faults(point))
-    (starter,) = until(queues.stopped, f"somebody comes to {point}\n{queue.out}")
-    kill_9(starter)
+    (supervisor,) = until(queues.stopped, f"somebody comes to {point}\n{queue.out}")
+    assert supervisor != queue.pid
+    kill_9(supervisor)
     until(lambda: queues.go_on() or queue.process.poll() is not None, f"the queue ends\n{queue.out}")
     assert queue.wait() == 3, queue.out
     assert queues.statuses() == {"job a 0.02 3": ("failed", 3), "job b": ("ok", 0)}
@@ -147,8 +130,8 @@ def test_the_starter_killed_at_a_point(queues: QueueBox, point: str) -> None:
 
 
 # E7, E13
-@pytest.mark.parametrize("point", STARTER)
-def test_the_queue_killed_while_the_starter_is_at_a_point(queues: QueueBox, point: str) -> None:
+@pytest.mark.parametrize("point", [*ASKING, *RUNNING, *ENDING])
+def test_the_queue_killed_while_a_supervisor_is_at_a_point(queues: QueueBox, point: str) -> None:
     queues.write("[vram=2G] job a 0.02 3")
     queue = queues.start(env=queues.faults(point))
     until(queues.stopped, f"somebody comes to {point}\n{queue.out}")
@@ -156,23 +139,6 @@ def test_the_queue_killed_while_the_starter_is_at_a_point(queues: QueueBox, poin
     queues.go_on()
     finish(queues, {"job a 0.02 3": ("failed", 3)}, 3)
     assert queues.starts() == {"a": 1}
-
-
-# E13: jobs that run do not need it
-def test_the_starter_killed_beside_a_job_that_runs(queues: QueueBox) -> None:
-    queues.write("[vram=2G] hold a 3")
-    queue = queues.start("--watch")
-    queues.started("a")
-    (starter,) = queues.named("slicer-starter")
-    kill_9(starter)
-    queues.append("[vram=2G] job b")
-    queues.ended("b")
-    queues.let("a")
-    queue.event("drained")
-    assert queues.statuses() == {"hold a 3": ("failed", 3), "job b": ("ok", 0)}
-    queue.send(signal.SIGTERM)
-    assert queue.wait() == 3
-    queues.assert_clean()
 
 
 # E13: and what needs nothing is made ready before its turn; killed then, it is made ready again
@@ -201,10 +167,10 @@ def test_a_keeper_killed_before_its_turn(queues: QueueBox) -> None:
 # Q1: a shortage that passes gives no job up, also while nothing else happens
 def test_a_job_that_cannot_be_started_for_a_while(queues: QueueBox) -> None:
     queues.write("[vram=2G] job a", "[vram=2G] job b 0 3")
-    queue = queues.start("-j", "1", env=queues.faults("starter-asked"))
+    queue = queues.start("-j", "1", env=queues.faults("run-forked"))
     for _ in range(4):
-        (starter,) = until(queues.stopped, f"it is asked\n{queue.out}")
-        kill_9(starter)
+        (run,) = until(queues.stopped, f"it is asked\n{queue.out}")
+        kill_9(run)
     until(queues.stopped, f"it is asked\n{queue.out}")
     assert queues.starts() == {}
     assert {state.status for state in queues.journal().values()} <= {"pending", "running"}
@@ -231,13 +197,15 @@ def test_a_keeper_killed_while_its_job_runs(queues: QueueBox) -> None:
 
 
 # E7, E13: everything is killed, at any point: never run twice, and no exit code lost that was noted
-@pytest.mark.parametrize("point", KEEPER)
-def test_queue_and_keeper_killed_at_a_point(queues: QueueBox, point: str) -> None:
+@pytest.mark.parametrize("point", [*KEEPER[:-1], *ENDING])
+def test_all_processes_of_slicer_killed_at_a_point(queues: QueueBox, point: str) -> None:
     queues.write("[vram=20G gpus=2] job a 0.02 3")
     queue = queues.start(env=queues.faults(point))
-    (keeper,) = until(queues.stopped, f"somebody comes to {point}\n{queue.out}")
-    kill_9(queue.pid, keeper)
-    is_known = point in BEFORE or KEEPER.index(point) >= KEEPER.index("keeper-noted-end")
+    until(queues.stopped, f"somebody comes to {point}\n{queue.out}")
+    kill_9(queue.pid, *queues.named("slicer-run"), *queues.named("slicer-keeper"))
+    is_known = point in BEFORE or (
+        point in ENDING and ENDING.index(point) >= ENDING.index("attempt-noted-end")
+    )
     expected = ("failed", 3) if is_known else ("lost", 1)
     finish(queues, {"job a 0.02 3": expected}, expected[1])
     assert queues.starts()["a"] == (0 if point == "keeper-noted-start" else 1)
@@ -249,7 +217,7 @@ def test_queue_and_keeper_killed_the_job_is_lost(queues: QueueBox) -> None:
     queue = queues.start()
     queues.started("a")
     command = int(queues.box.started("a"))
-    kill_9(queue.pid, queues.keeper("a"), command)
+    kill_9(queue.pid, *queues.slicers("a"), command)
     again = queues.run()
     assert again.process.returncode == 1
     assert queues.statuses() == {"hold a": ("lost", 1), "job b": ("ok", 0)}
@@ -263,7 +231,7 @@ def test_queue_and_keeper_killed_the_job_lives_on(queues: QueueBox) -> None:
     queues.write("[vram=20G gpus=2] hold a", "[vram=20G gpus=2] job b")
     queue = queues.start()
     queues.started("a")
-    kill_9(queue.pid, queues.keeper("a"))
+    kill_9(queue.pid, *queues.slicers("a"))
     again = queues.start()
     again.event("adopted")
     queues.asleep(again)
@@ -282,9 +250,9 @@ def test_the_keeper_killed_between_two_queues(queues: QueueBox) -> None:
     queues.write("[vram=20G gpus=2] hold a", "[vram=20G gpus=2] job b")
     queue = queues.start()
     queues.started("a")
-    keeper = queues.keeper("a")
+    slicers = queues.slicers("a")
     queue.kill()
-    kill_9(keeper)
+    kill_9(*slicers)
     command = int(queues.box.started("a"))
     assert not gone(command)
     again = queues.start()

@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slicer.errors import StateError
-from slicer.queue.engine.local.keeper import LogFile
 from slicer.queue.model import STATE_FIELDS, Attributes, Entry
 from slicer.queue.state import attempt, folding
 from slicer.queue.state.log_dir import RULES, LogDir
@@ -62,7 +61,10 @@ def test_a_jobs_log_is_written_through_no_link(directory: Path, victim: Path, ha
     link = directory / "job0001.log"
     link.hardlink_to(victim) if hard else link.symlink_to(victim)
     mine = LogDir(str(directory))
-    log = LogFile(mine.directory.fd, "job0001.log")
+    log = attempt.Attempt(mine.attempts.fd, "0123456789ab", mine.directory.fd, "job0001.log")
+    with open(os.dup(2), "wb") as stderr:  # the keeper's becomes the log
+        log.begin()
+        os.dup2(stderr.fileno(), 2)
     log.say("hello")
     mine.close()
     assert link.read_text() == "slicer: hello\n"

@@ -68,7 +68,7 @@ def test_a_damaged_attempt_file(queues: QueueBox, junk: bytes) -> None:
     queue = queues.start()
     queues.started("a")
     (attempt,) = (queues.logs / "attempts").iterdir()
-    pids = [queue.pid, queues.keeper("a"), int(queues.box.started("a"))]
+    pids = [queue.pid, *queues.slicers("a"), int(queues.box.started("a"))]
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
     until(lambda: all(map(gone, pids)), "all are dead")
@@ -181,7 +181,7 @@ def test_a_keeper_gets_ready_while_the_disk_is_full(
     queues.write("[vram=1G] hold a 3")
     queue = queues.start(env=queues.faults())
     queues.started("a")
-    queues.arm("starter-answering")
+    queues.arm("supervisor-started-scope")
     queues.append("[vram=1G] job b 0 4")
     until(queues.stopped, "the keeper is there, and the queue has not been told")
     disk.fill()

@@ -116,14 +116,14 @@ def test_a_waiting_line_is_stopped_alone(queues: QueueBox) -> None:
 # W21: nor does it end the queue that is just starting the job
 def test_a_job_is_stopped_while_its_queue_starts_it(queues: QueueBox) -> None:
     queues.write("[vram=1G name=a] job a", "[vram=1G] job b")
-    queues.arm("starter-answering")
+    queues.arm("supervisor-started-scope")
     queue = queues.start("-j", "1", env=queues.faults())
     until(queues.stopped, "the keeper is there, and the queue has not been told")
     env = {**queues.box.env, "SLICER_SIM": simulated.spec_of(2, "24G")}
     stop = subprocess.Popen([*queues.box.prefix, *SLICER, "stop", "-q", "a"], env=env)
     queue.event("cancelled")
-    assert stop.wait(LONGEST_S) == 0
     queues.go_on()
+    assert stop.wait(LONGEST_S) == 0
     assert queue.wait() == 0
     assert queues.statuses() == {"job a": ("cancelled", 0), "job b": ("ok", 0)}
     assert queues.starts() == {"b": 1}
@@ -380,7 +380,8 @@ def test_a_command_that_is_too_long(queues: QueueBox) -> None:
     queues.write(f"[profile=light] : {'x' * (1 << 17)}", "[profile=light] job b")
     queue = queues.run()
     assert queue.wait() == 126
-    assert "cannot execute /bin/sh: Argument list too long" in (queues.logs / "job0001.log").read_text()
+    log = (queues.logs / "job0001.log").read_text()
+    assert "/bin/sh: cannot execute: Argument list too long (a command, and each" in log
     assert queues.starts() == {"b": 1}
 
 

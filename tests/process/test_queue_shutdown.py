@@ -90,7 +90,7 @@ def test_so_does_a_job_without_a_scope(make_box: Callable[[int], Box], tmp_path:
     queues.write("[profile=light] hold a 3")
     queue = queues.start(env={"PYTHONPATH": f"{tmp_path}:{queues.box.env['PYTHONPATH']}"})
     queues.started("a")
-    for pid in (queue.pid, queues.keeper("a"), int(queues.box.started("a"))):
+    for pid in (queue.pid, *queues.slicers("a"), int(queues.box.started("a"))):
         os.kill(pid, signal.SIGTERM)
     assert queue.wait() == 143
     assert queues.statuses()["hold a 3"][0] == "pending"

@@ -162,7 +162,7 @@ def test_two_signals_at_once(queues: QueueBox) -> None:
 # E12: at any moment of the beginning
 def test_a_signal_while_jobs_are_being_started(queues: QueueBox) -> None:
     queues.write("[vram=2G] job a", "[vram=2G] job b")
-    queue = queues.start(env=queues.faults("queue-scope-stands"))
+    queue = queues.start(env=queues.faults("queue-letting-go"))
     until(lambda: queue.pid in queues.stopped(), "a job is about to begin")
     queue.send(signal.SIGTERM)
     queues.go_on()

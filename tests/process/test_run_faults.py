@@ -451,7 +451,8 @@ def test_every_point_is_one_of_these() -> None:
     others |= {point for point in test_route_oom.POINTS if point.startswith("route-")}
     others |= {*test_broker.POINTS, *test_broker_client.POINTS, *test_broker_faults.POINTS}
     others |= {"broker-account-row"}  # test_broker_policy.py
-    others |= {*test_queue_crash.QUEUE, *test_queue_crash.STARTER, *test_queue_crash.KEEPER}
+    crash = test_queue_crash
+    others |= {*crash.QUEUE, *crash.ASKING, *crash.RUNNING, *crash.ENDING, *crash.KEEPER}
     tested = {
         *ALONE,
         *OUTER,

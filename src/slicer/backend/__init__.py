@@ -78,12 +78,8 @@ class Backend:
     def close(self) -> None:
         """Release what :meth:`connect` holds."""
 
-
-class QueueBackend(Backend):
-    """A backend for the jobs of a queue."""
-
     def preload(self) -> None:
-        """Load whatever every keeper will need, once for all of them. Raises BackendError."""
+        """In a queue: load whatever every run will need, once for all of them. Raises BackendError."""
 
     def request_end(self, job: str, unit: str) -> None:
         """Request the end of a job whose keeper is dead, without waiting. Raises BackendError."""

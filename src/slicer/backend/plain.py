@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 
-from slicer.backend import BY_KEEPER, QueueBackend
+from slicer.backend import BY_KEEPER, Backend
 from slicer.errors import BackendError
 from slicer.kernel import proc
 from slicer.kernel.signals import signal
@@ -36,7 +36,7 @@ BEST_EFFORT = {
 LIMITS = "limits are best effort; `slicer run --dry-run` lists them"
 
 
-class PlainBackend(QueueBackend):
+class PlainBackend(Backend):
     """No scopes: the job is the keeper's descendants."""
 
     name: BackendName = "plain"
@@ -92,6 +92,12 @@ class PlainBackend(QueueBackend):
     def watchdog(self, spec: ScopeSpec) -> MemoryGuard | None:
         limit = next((item.value for item in spec.properties if item.name == "MemoryMax"), None)
         return MemoryGuard(limit) if isinstance(limit, int) and limit < INFINITY else None
+
+    def preload(self) -> None:
+        """What measures a job with a limit."""
+        import psutil
+
+        del psutil
 
     def living(self, job: str, cgroup: str) -> list[int]:
         """The processes with the job's id in their environment."""

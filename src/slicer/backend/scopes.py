@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from slicer.backend import QueueBackend
+from slicer.backend import Backend
 from slicer.config.properties import controller, property_with
 from slicer.kernel import cgroup, proc
 from slicer.kernel.proc import names_in, text_of
@@ -95,7 +95,7 @@ def requested(spec: ScopeSpec) -> tuple[Property, ...]:
     return (*others, property_with("KillSignal", SYSTEMD_STOPS, str(int(SYSTEMD_STOPS))))
 
 
-class ScopeBackend(QueueBackend):
+class ScopeBackend(Backend):
     """The part of a backend that looks at the scope's cgroup."""
 
     name: BackendName = "systemd"

@@ -16,6 +16,7 @@ from slicer.backend import has_systemd
 from slicer.cli import say
 from slicer.detach import handover, service, starting
 from slicer.errors import EX_OK, EX_SLICER, StateError, UsageError
+from slicer.job.job import Follower
 from slicer.job.launch import open_ledger
 from slicer.job.launch import run as run_job
 from slicer.job.plan import Invocation, plan_of
@@ -170,7 +171,7 @@ def _log(asked: str, job: str, plan: Plan, ledger: Ledger) -> str:
 # -- the job ------------------------------------------------------------------------------------------------
 
 
-class _Noted(say.Messages):
+class _Noted(say.Messages, Follower):
     """A job with a file, by which others find it while it waits. In the foreground, it has no log."""
 
     def __init__(
@@ -192,6 +193,9 @@ class _Noted(say.Messages):
         if text.startswith(say.PREFIX):  # else it is for a script
             self._last = text.removeprefix(say.PREFIX).strip()
         return False
+
+    def begun(self) -> None:
+        self._be_ready("runs")
 
     def _be_ready(self, state: str) -> None:
         """The job waits, or runs. Then its lease tells of it, and later the history."""
@@ -222,11 +226,8 @@ class _Noted(say.Messages):
 
         def job() -> Outcome:
             outcomes.append(
-                run_job(
-                    self._invocation, os.environ, self, wait_first=self._wait_first,
-                    tell_started=lambda: self._be_ready("runs"),
-                )
-            )  # fmt: skip
+                run_job(self._invocation, os.environ, self, self, wait_first=self._wait_first)
+            )
             return outcomes[0]
 
         code = EX_SLICER

@@ -16,6 +16,7 @@ from slicer.cli.history_find import find_outcomes
 from slicer.cli.named_jobs import found_among, known_jobs
 from slicer.errors import StateError
 from slicer.job.find import meant, only, pick
+from slicer.kernel import proc
 from slicer.ledger.ledger import Ledger, Snapshot
 from slicer.model import Lease, Outcome, Ticket, job_of_unit
 from slicer.outcome import history, job_files, kept
@@ -166,8 +167,9 @@ def _of_file(file: DetachedJob) -> KnownJob:
 def _is(known: KnownJob, line: QueuedLine) -> bool:
     """Whether the living job is an attempt of the line, or the ticket of its kind that has its name."""
     entry = known.entry
-    is_ticket = isinstance(entry, Ticket) and line.status == "pending" and entry.pid == line.pid
-    return known.job == line.job or (is_ticket and known.name == (line.name or line.label))
+    is_alike = isinstance(entry, Ticket) and known.name == (line.name or line.label)
+    is_ticket = is_alike and line.status == "pending" and proc.parent(known.pid) == line.pid
+    return known.job == line.job or is_ticket
 
 
 def output_of(known: KnownJob) -> str:

@@ -21,6 +21,7 @@ from slicer.config.properties import parse_signal
 from slicer.errors import EX_OK, SlicerError, UsageError
 from slicer.job.find import UnknownJob
 from slicer.job.stop import DEADLINE_S, Manner, await_end, signal_process, tell_to_end, withdraw
+from slicer.kernel import proc
 from slicer.kernel.signals import LONGEST_GRACE_S
 from slicer.ledger.ledger import Ledger
 from slicer.model import Lease
@@ -142,7 +143,11 @@ class _Stopping:
                 continue
             alike = [each for each in living if each.name and fnmatchcase(each.name, word)]
             # The ticket of a queue is its line's, which was withdrawn.
-            jobs = [each.job for each in alike if isinstance(each.entry, Lease) or each.pid not in queues]
+            jobs = [
+                each.job
+                for each in alike
+                if isinstance(each.entry, Lease) or proc.parent(each.pid) not in queues
+            ]
             if not jobs and not alike and word not in self._by_pattern:
                 jobs = [each.job for each in outcomes_of(None, name=word)[:1]] or [word]
             found += jobs

@@ -27,16 +27,15 @@ class GpuObserver:
     """The GPUs: which ones there are (``gpus``, ``notes``, once opened), and the last snapshot of them."""
 
     def __init__(
-        self, policy: Policy | None = None, *, only: Collection[str] = (), reuses: bool = False,
-        trusts_environment: bool = True, otherwise: Callable[[], AttributedGpus] | None = None,
-        all_each: int = 0,
-    ) -> None:  # fmt: skip
+        self, policy: Policy | None = None, *, only: Collection[str] = (), trusts_environment: bool = True,
+        otherwise: Callable[[], AttributedGpus] | None = None, all_each: int = 0,
+    ) -> None:
         """``policy``: the ledger's, for decisions on what is seen.
 
-        ``only``: the GPUs to observe (UUIDs); empty: all. ``reuses``: :meth:`look` takes no new snapshot
-        until :meth:`expire`. ``trusts_environment``: a process may name its job in its environment; not if
-        users do not trust each other. ``otherwise`` opens the GPUs for a process that is fenced off from the
-        driver. ``all_each``: one of so many snapshots is of all GPUs, whatever ``only`` has; 0: none.
+        ``only``: the GPUs to observe (UUIDs); empty: all. ``trusts_environment``: a process may name its job
+        in its environment; not if users do not trust each other. ``otherwise`` opens the GPUs for a process
+        that is fenced off from the driver. ``all_each``: one of so many snapshots is of all GPUs, whatever
+        ``only`` has; 0: none.
         """
         self.policy = policy or Policy()
         self.gpus: tuple[Gpu, ...] = ()
@@ -44,12 +43,10 @@ class GpuObserver:
         self.snapshot: GpuSnapshot | None = None
         self.foreign_peaks: Mapping[ProcessKey, int] = {}  # the highest use seen of foreign processes
         self._only = only
-        self._reuses = reuses
         self._trusts_environment = trusts_environment
         self._otherwise = otherwise
         self._all_each = all_each
         self._taken = 0
-        self._is_fresh = False
         self._driver: Gpus | None = None
         self._attributed: AttributedGpus | None = None  # the driver, if it is of this kind
         self._is_wanted = True
@@ -117,7 +114,7 @@ class GpuObserver:
 
     def look(self) -> None:
         """Take a new snapshot if the driver is open. Raises GpuError unless GPUs are optional."""
-        if self._driver is None or self._is_fresh:
+        if self._driver is None:
             return
         try:
             self._take()
@@ -136,11 +133,7 @@ class GpuObserver:
             self.snapshot = self._attributed.snapshot(only)
         else:
             self.snapshot = take(self._driver, self.snapshot, only, self._trusts_environment)
-        self._is_fresh = self._reuses
         return self.snapshot
-
-    def expire(self) -> None:
-        self._is_fresh = False
 
     def devices(self, leases: tuple[Lease, ...]) -> tuple[Device, ...] | None:
         """The GPUs of the last snapshot, with their processes attributed to the leases; None without one."""
@@ -193,4 +186,3 @@ class GpuObserver:
         if self._driver is not None:
             self._driver.close()
         self._driver = self._attributed = self.snapshot = None
-        self._is_fresh = False

@@ -77,7 +77,8 @@ class Task:
     timeout_s: float | None  # enforced by systemd; without it, here
     stop: StopRule
     linger: bool  # wait for leftovers instead of ending them
-    supervisor: int  # pid of the supervisor, which forwards signals; -1: none
+    supervisor: int  # pid of the supervisor, which forwards signals
+    by: EndedBy  # who ends the job if the supervisor asks for it
     inherited: tuple[int, ...]  # descriptors that the command inherits (the lease)
     mask: frozenset[int]  # the signal mask that the command gets
     has_lost_caller: Callable[[], bool] | None = None  # called at SIGIO: the job ends with its caller
@@ -191,8 +192,8 @@ class Command:
         if info.si_signo in (signal.SIGCHLD, CONTINUED):
             self._look(info.si_signo == CONTINUED)
         elif info.si_signo == STOP:
-            by: EndedBy = "slicer queue" if self._task.supervisor < 0 else "slicer run"
-            self._stop(Event("stop", by=by, rule=asked_for(self._task.stop, *asked_by(info))))
+            rule = asked_for(self._task.stop, *asked_by(info))
+            self._stop(Event("stop", by=self._task.by, rule=rule))
         elif info.si_signo == SYSTEMD_STOPS and self._task.scope and proc.is_systemd(info.si_pid):
             self._stop_for_systemd()
         elif info.si_signo == signal.SIGIO:

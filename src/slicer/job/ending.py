@@ -12,7 +12,7 @@ from slicer import faults
 from slicer.backend import Backend, changes_of
 from slicer.errors import SlicerError, StateError
 from slicer.job import words
-from slicer.job.job import Job, Started, tell
+from slicer.job.job import NOBODY, Follower, Job, Started, tell
 from slicer.job.report import Interventions, Report, exit_of, killed_reason
 from slicer.job.scope import stop_timeout_s
 from slicer.kernel import cgroup, proc
@@ -95,13 +95,15 @@ def _interventions(
     return Interventions(0.0 if frozen_s is None and was_watched else frozen_s, report.ended_by)
 
 
-def gpu_watch(job: Job, held: HeldLease, ledger: Ledger, warn: Callable[[str], None]) -> GpuWatch | None:
+def gpu_watch(
+    job: Job, held: HeldLease, ledger: Ledger, warn: Callable[[str], None], follower: Follower = NOBODY
+) -> GpuWatch | None:
     """The watch of the job's GPUs. None: it holds no GPUs of its own."""
     if not held.lease.gpus or held.fd < 0:
         return None
     from slicer.job.gpu_watch import GpuWatch
 
-    return GpuWatch(job, held, ledger, warn)
+    return GpuWatch(job, held, ledger, warn, follower)
 
 
 def finish(
@@ -135,6 +137,8 @@ def finish(
         _try(job, held, warn, lambda: heard.append(_tell_broker(job, outcome)))
     if watch is not None and not held.is_outlived:
         _try(job, held, warn, lambda: _check_gpus(job, outcome, watch))
+    if (attempt := job.attempt) is not None:  # whoever finds no lease looks for the end there
+        _try(job, held, warn, lambda: attempt.end(outcome))
     _try(job, held, warn, lambda: release(job, held))
     faults.point("ending-released")
     if outcome.gpus and not outcome.exit_code:  # a failed run says little about others

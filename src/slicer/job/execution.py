@@ -42,6 +42,10 @@ class Execution:
         """No descriptor: there is no keeper that could die."""
         return -1
 
+    def stand_by(self, held: HeldLease) -> int:
+        """Nothing: the scope can only be started together with the command."""
+        return -1
+
     def run(self, held: HeldLease, waited_s: float) -> NoReturn:
         """Start the command. Never returns. Raises SlicerError; then the lease is released."""
         try:

@@ -125,10 +125,10 @@ def _report_foreign_arrivals(watch: GpuWatch, snapshot: GpuSnapshot) -> None:
     lease = watch.held.lease
     known: dict[str, Lease] = {lease.job: lease}
     if snapshot.processes:
-        known |= {each.job: each for each in watch.monitor.leases()}
+        known |= {each.job: each for each in watch.leases()}
         # A job may have begun or ended between the snapshot of the GPUs and the read of the leases.
         snapshot = watch.observer.observe()
-        known |= {each.job: each for each in watch.monitor.leases()}
+        known |= {each.job: each for each in watch.leases()}
     leases = tuple(known.values())
     for process in foreign_arrivals(snapshot, lease, leases, os.sysconf("SC_CLK_TCK")):
         watch.say(f"left on {watch.name_of(process.gpu_uuid)}: {describe(process)}, not in this job's scope")

@@ -19,14 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from slicer.backend import Backend
-    from slicer.broker.client.asking import Asking
     from slicer.broker.client.connection import Connection
     from slicer.broker.protocol.messages import Binding
     from slicer.gpu.observer import GpuObserver
     from slicer.ledger.held_lease import HeldLease
     from slicer.ledger.leasing import Hooks, Needs, PreparedRequest
     from slicer.ledger.ledger import Ledger
-    from slicer.ledger.waiting import WaitingTicket
     from slicer.model import Busy, ScopeSpec
 
 _COMMAND_CHARS = 160  # of a line's command, for display
@@ -103,19 +101,8 @@ def obtain(
         return leasing.awaited(leasing.queue_up(prepared, ledger), prepared, ledger, hooks)
     from slicer.broker.client import asking
 
-    found = asking.queue_up(broker, prepared, ledger, binding, "", take_connection, meanwhile)
+    found = asking.queue_up(broker, prepared, ledger, binding, take_connection, meanwhile)
     return leasing.awaited(found, prepared, ledger, hooks)
-
-
-def queue_up(
-    broker: str, prepared: PreparedRequest, ledger: Ledger, ahead_of: Callable[[], str]
-) -> HeldLease | WaitingTicket | Asking:
-    """The lease, or a place in the queue; at the broker, ahead of ``ahead_of``. Raises as :func:`obtain`."""
-    if not broker:
-        return leasing.queue_up(prepared, ledger)
-    from slicer.broker.client import asking
-
-    return asking.queue_up(broker, prepared, ledger, "scope", ahead_of())
 
 
 def preview(broker: str, prepared: PreparedRequest, ledger: Ledger | None) -> tuple[str, ...] | Busy:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 class IdleNews:
     """What has come of a job's idle time. "unknown": nobody can tell whether it uses its GPUs."""
 
-    job: str  # its id
     kind: Literal["warned", "used", "ends", "unknown"]
     idle_s: float = 0.0
     left_s: float | None = None  # until it is ended; None: it is not
@@ -62,7 +61,7 @@ class IdleWatch:
         self._memory_mib = memory_mib
         if used is None and not self._is_blind:
             self._is_blind = True
-            return IdleNews(lease.job, "unknown")
+            return IdleNews("unknown")
         self._time, turn = idle.step(
             self._time, at_s, is_used=is_used, stands_still=not is_used and self._stands_still(lease),
             warn_s=warn_s, end_s=end_s,
@@ -73,7 +72,7 @@ class IdleWatch:
         if turn != "ends":
             self._held.update(idle_since_s=None if turn == "used" else round(self._time.since_s, 6))
         left_s = None if end_s is None else round(max(end_s - idle_s, min(idle.WARNING_S, warn_s)))
-        return IdleNews(lease.job, turn, idle_s, left_s)
+        return IdleNews(turn, idle_s, left_s)
 
     def _stands_still(self, lease: Lease) -> bool:
         """Whether the job is paused or stopped, or waits for its turn on the GPU."""

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Protocol
 
+    from slicer.job.command import Output
+    from slicer.job.gpu_use import Found, Use
     from slicer.ledger.leasing import PreparedRequest
-    from slicer.model import Busy, Lease, Notify, Profile, Property, ScopeSpec
+    from slicer.model import Busy, Lease, Notify, Outcome, Profile, Property, ScopeSpec
     from slicer.outcome import journal
     from slicer.share.environment import ShareOrder
 
@@ -41,6 +43,21 @@ if TYPE_CHECKING:
         def acquired(self, lease: Lease, waited_s: float) -> None:
             """The job has its lease."""
 
+    class Attempt(Protocol):
+        """The record of a job that may be tried again: whether its command began, and how it ended."""
+
+        def begin(self) -> Output:
+            """The keeper is about to start the command. Where its output goes. Raises OSError."""
+
+        def say(self, text: str) -> None:
+            """Add a line of slicer's to the output."""
+
+        def take_back(self) -> None:
+            """The command did not begin after all."""
+
+        def end(self, outcome: Outcome) -> str:
+            """Note how it ended. Returns what went wrong. Safe to repeat."""
+
 
 OWN_OUTPUT = (1, 2)  # slicer's own stdout and stderr
 
@@ -50,7 +67,6 @@ STARTING = b"s"  # systemd is about to be asked for the scope
 QUIT = b"q"  # the scope or the job will not start
 ORDER_END = b"\0"  # of an order: when the job began, and its lease
 RECORDED = b"r"  # the outcome is recorded
-GPUS_CHECKED = b"w"  # from a queue: the GPUs were checked, and the outcome can be recorded
 
 
 @record
@@ -75,6 +91,8 @@ class Job:
     # Only of a queue's job:
     directory: str = ""  # to run in
     queue: str = ""  # the path of its jobs file
+    attempt: Attempt | None = None
+    look_s: float = 1.0  # between two looks at its GPUs
     # Only of a route's job:
     route: str = ""  # its name
     ends_with_caller: bool = False  # a wrapped program must not outlive its call
@@ -105,6 +123,30 @@ class Job:
             return self.directory.rstrip("/") or os.getcwd()
         except OSError:
             return ""
+
+
+class Follower:
+    """Whoever started a job, and hears what becomes of it. This one does not listen."""
+
+    def granted(self, job: Job, lease: Lease, waited_s: float, stand_by: Callable[[], int]) -> None:
+        """The job has its lease. What this raises withdraws the job.
+
+        ``stand_by`` starts its scope, and returns a descriptor for the caller to close: readable once the
+        scope is lost (-1: nothing was started).
+        """
+
+    def begun(self) -> None:
+        """The command has its order."""
+
+    def used(self, use: Use, *, is_last: bool = False) -> None:
+        """The job's GPUs were looked at."""
+
+    def found(self, news: Found) -> bool:
+        """Something about its use of them. Returns whether it was told to people."""
+        return False
+
+
+NOBODY = Follower()
 
 
 @record

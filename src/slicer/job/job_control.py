@@ -77,7 +77,7 @@ class Stops:
 
 
 class JobControl:
-    """The keeper's part. ``supervisor`` is the supervisor's pid, -1 if none follows the command."""
+    """The keeper's part. ``supervisor`` is the supervisor's pid."""
 
     def __init__(self, supervisor: int) -> None:
         self._supervisor = supervisor

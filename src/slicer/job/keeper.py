@@ -8,16 +8,18 @@ of the two notices the other's death as the end of a pipe.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import time
 
 from slicer import faults
+from slicer.errors import EX_NOT_EXECUTABLE
 from slicer.job.job import ORDER_END, OWN_OUTPUT, QUIT, RECORDED, STARTING, Started
 from slicer.kernel import proc
 from slicer.kernel.signals import SYSTEMD_STOPS, signal
 from slicer.ledger.held_lease import HeldLease
-from slicer.model import KEEPER, Lease
+from slicer.model import KEEPER, Lease, Usage
 from slicer.record import replace
 
 TYPE_CHECKING = False
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from slicer.job.job import Job
     from slicer.job.report import Report
     from slicer.ledger.ledger import Ledger
-    from slicer.model import Outcome, Usage
+    from slicer.model import Outcome
 
 _SCOPE_DEADLINE_S = 5.0
 
@@ -37,13 +39,15 @@ class Redirection:
 
     pid = 0  # nobody passes the output on
 
-    def __init__(self, stdout: int, stderr: int) -> None:
+    def __init__(self, stdout: int, stderr: int, *, is_kept: bool = False) -> None:
+        """``is_kept``: for messages of slicer they stay open."""
         self.stdout = stdout
         self.stderr = stderr
+        self._kept = {1, 2, stdout, stderr} if is_kept else {1, 2}
 
     def handed_over(self) -> None:
         """Close our descriptors, so that a reader gets the end of file."""
-        for fd in {self.stdout, self.stderr} - {1, 2}:
+        for fd in {self.stdout, self.stderr} - self._kept:
             os.close(fd)
 
     def finish(self) -> None:
@@ -65,7 +69,6 @@ class Keeper:
         self._up_write = up_write
         self._down_read = down_read
         self._early: list[int] = []  # signals for the command that arrived before it started
-        self._forwarder = supervisor  # the process whose signals are for the command
 
     def run(self, descriptors: tuple[int, ...]) -> None:
         """From the fork to the end of the scope; ``descriptors`` hold the ticket or the lease."""
@@ -97,7 +100,8 @@ class Keeper:
         task = Task(
             program=job.program, command=job.command, env=job.variables(lease),
             scope=job.spec.unit if self._backend.name == "systemd" else "", timeout_s=profile.timeout_s,
-            stop=rule_of(profile), linger=profile.linger, supervisor=self._forwarder,
+            stop=rule_of(profile), linger=profile.linger, supervisor=self._supervisor,
+            by="slicer queue" if job.queue else "slicer run",
             inherited=(*descriptors, *self._ledger.joined.values()), mask=self._mask,
             manager=job.spec.manager, log_mib=job.log_mib,
             has_lost_caller=self._has_lost_caller if job.ends_with_caller else None,
@@ -163,14 +167,37 @@ class Keeper:
 
     def _run(self, task: Task, started: Started) -> tuple[Report, Usage]:
         from slicer.job.command import Command
+        from slicer.job.report import Report
 
-        output = self._output()
+        job = self._job
+        try:
+            output = self._output()
+        except OSError as error:
+            return Report(1, "unknown", exec_errno=error.errno or errno.EIO), Usage()
+        try:
+            if job.directory:
+                os.chdir(job.directory)
+        except OSError as error:
+            self._say(f"cannot run in {job.directory}: {error.strerror}")
+            return Report(1, "exited", EX_NOT_EXECUTABLE << 8), Usage()
         members = self._backend.members(started.cgroup, output.pid if output else 0)
         command = Command(task, self._tell, self._watchdog, members, output)
-        return command.run(started.began, self._early)
+        report, usage = command.run(started.began, self._early)
+        if report.exec_errno:
+            from slicer.job.program import cannot_execute
+
+            self._say(str(cannot_execute(job.program, report.exec_errno)))
+        return report, usage
+
+    def _say(self, text: str) -> None:
+        """Add a line to the command's output, if it goes to a file of its own."""
+        if self._job.attempt is not None:
+            self._job.attempt.say(text)
 
     def _output(self) -> Output | None:
         job = self._job
+        if job.attempt is not None:
+            return job.attempt.begin()
         if job.with_journal:
             from slicer.job.tee import Tee
 
@@ -224,12 +251,8 @@ class Keeper:
         enforced = self._backend.enforced(self._job.spec, started.cgroup)
         self._held.lease = replace(self._held.lease, vram_peak_mib=ending.peaks_written(self._held))
         return ending.outcome_of(
-            self._job, started, report, usage, self._held, enforced, was_watched=self._was_watched()
+            self._job, started, report, usage, self._held, enforced, was_watched=False
         )
-
-    def _was_watched(self) -> bool:
-        """Whether a process outside the scope has noticed each pause. The supervisor is dead."""
-        return False
 
 
 def _close(descriptors: tuple[int, ...]) -> None:

@@ -17,7 +17,7 @@ from slicer.errors import (
 from slicer.gpu import has_nvidia
 from slicer.gpu.observer import GpuObserver
 from slicer.job import granting, scope
-from slicer.job.job import tell_wait
+from slicer.job.job import NOBODY, Follower, tell_wait
 from slicer.job.plan import (
     Invocation,
     Plan,
@@ -34,7 +34,7 @@ from slicer.ledger import leasing
 from slicer.ledger.held_lease import HeldLease
 from slicer.ledger.leasing import CancelToken, Hooks, PreparedRequest
 from slicer.ledger.ledger import Ledger
-from slicer.model import Busy, Lease, Outcome, manager_of, unit_name
+from slicer.model import Busy, Outcome, manager_of, unit_name
 from slicer.record import replace
 from slicer.state import statedir
 from slicer.text import visible
@@ -63,16 +63,11 @@ def open_ledger(environ: Mapping[str, str], listener: Listener, backend: str) ->
 
 def run(
     invocation: Invocation, environ: Mapping[str, str], listener: RunListener,
-    before_start: Callable[[Job, Lease, float], None] | None = None, *,
-    wait_first: Callable[[frozenset[int]], None] = lambda _: None,
-    tell_started: Callable[[], None] = lambda: None,
+    follower: Follower = NOBODY, *, wait_first: Callable[[frozenset[int]], None] = lambda _: None,
 ) -> Outcome:  # fmt: skip
     """Run one job to its end. Raises BusyError, InfeasibleError and other SlicerErrors; then nothing ran.
 
-    ``before_start`` is called once the job has its lease, with the seconds of the wait. It must not raise
-    anything.
     ``wait_first`` is called before anything is requested, with the signal mask to sleep with.
-    ``tell_started`` is called once the command has its order.
     Signals are for the job: those that end a program act only during the wait for the lease. They are blocked
     on return, so that a late one does not change slicer's exit.
     """
@@ -81,7 +76,7 @@ def run(
     mask = block_interrupts()
     try:
         wait_first(mask)
-        return _run(job_id, invocation, environ, listener, mask, before_start, tell_started)
+        return _run(job_id, invocation, environ, listener, mask, follower)
     except BaseException as failure:
         if isinstance(failure, SlicerError):
             _journal_error(job_id, invocation, failure)
@@ -91,8 +86,7 @@ def run(
 
 def _run(
     job_id: str, invocation: Invocation, environ: Mapping[str, str], listener: RunListener,
-    mask: frozenset[int], before_start: Callable[[Job, Lease, float], None] | None,
-    tell_started: Callable[[], None],
+    mask: frozenset[int], follower: Follower,
 ) -> Outcome:  # fmt: skip
     ledger = open_ledger(environ, listener, invocation.backend)
     ledger.mask = mask
@@ -103,19 +97,27 @@ def _run(
         ledger.close()  # the error message may need its descriptors, if they are scarce
         raise
     _warn(plan, listener)
+    return run_planned(job_id, plan, ledger, listener, mask, follower)
+
+
+def run_planned(
+    job_id: str, plan: Plan, ledger: Ledger, listener: RunListener, mask: frozenset[int], follower: Follower,
+    ask: Callable[[PreparedRequest], PreparedRequest] = lambda wanted: wanted,
+) -> Outcome:  # fmt: skip
+    """As :func:`run`, for what is planned. ``ask`` may change the request."""
     try:
-        return _run_planned(job_id, plan, ledger, listener, mask, before_start, tell_started)
+        return _run_planned(job_id, plan, ledger, listener, mask, follower, ask)
     except BrokerError as failure:
         if not plan.broker or not plan.missing.is_nothing or ledger.joined:
             raise
         listener.warning(f"{failure}; this job needs neither GPU nor slot, and runs without the broker")
     without = replace(plan, broker="")
-    return _run_planned(job_id, without, ledger, listener, mask, before_start, tell_started)
+    return _run_planned(job_id, without, ledger, listener, mask, follower, ask)
 
 
 def _run_planned(
     job_id: str, plan: Plan, ledger: Ledger, listener: RunListener, mask: frozenset[int],
-    before_start: Callable[[Job, Lease, float], None] | None, tell_started: Callable[[], None],
+    follower: Follower, ask: Callable[[PreparedRequest], PreparedRequest],
 ) -> Outcome:  # fmt: skip
     """Run the planned job. Raises BrokerError only before the command starts."""
     ledger.mask = mask
@@ -126,6 +128,7 @@ def _run_planned(
         listener.notice(backend.notice)
     gpu_observer = GpuObserver(plan.config.policy)
     job, wanted = granting.prepare_job(job_id, plan, backend, gpu_observer)
+    wanted = ask(wanted)
     for note in gpu_observer.notes:
         listener.notice(note)
     _say_no_gpu(plan, ledger.directory, listener)
@@ -136,8 +139,7 @@ def _run_planned(
 
         runner = Execution(job, backend, listener, mask)
     else:
-        runner = Supervisor(job, backend, ledger, listener, mask)
-        runner.tell_started = tell_started
+        runner = Supervisor(job, backend, ledger, listener, mask, follower)
     try:
         ledger.patience_s = leasing.patience_s(wanted.needs)
         held, waited_s = _acquire(plan, wanted, job, ledger, backend, runner, listener)
@@ -149,8 +151,12 @@ def _run_planned(
     ledger.mask = None  # from here on signals are the job's, even during a wait for the ledger's lock
     faults.point("launch-acquired")
     settings = _terminal_settings()
-    if before_start is not None:
-        before_start(job, held.lease, waited_s)
+    try:
+        follower.granted(job, held.lease, waited_s, lambda: runner.stand_by(held))
+    except BaseException:
+        runner.abandon()
+        held.release()
+        raise
     if job.notify is not None:
         from slicer.job.notifying import tell_wait as notify_of_wait
 
@@ -166,11 +172,12 @@ def _acquire(
     runner: Supervisor | Execution, listener: RunListener,
 ) -> tuple[HeldLease, float]:  # fmt: skip
     """The lease, and the seconds that the job waited for it. Raises BusyError."""
-    if plan.nested:
+    if plan.nested and not plan.invocation.queue:  # a queue finds its jobs again by their leases
         return HeldLease(ledger, leasing.nested_lease(wanted.draft, plan.outer)), 0.0
     began_s = proc.now_s()
     nothing = wanted.needs.is_nothing
-    if not nothing and not plan.broker and not plan.environ.get("SLICER_STATE_DIR"):
+    is_ours = not plan.environ.get("SLICER_STATE_DIR") and not plan.invocation.queue
+    if not nothing and not plan.broker and is_ours:
         _say_whose(ledger.directory, listener)
     # The time limit counts from the scope's start, the keeper must inherit the plain lock, and the driver
     # caps a scope on the GPUs of its lease.

@@ -22,8 +22,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from slicer.backend import Backend, QueueBackend
+    from slicer.backend import Backend
     from slicer.config.profiles import Config, Overrides
+    from slicer.job.job import Attempt
     from slicer.ledger.ledger import Ledger
     from slicer.ledger.nesting import OuterJobs
     from slicer.share.environment import ShareOrder
@@ -52,6 +53,10 @@ class Invocation:
     job: str = ""  # the id to use; "": any
     log: str = ""  # the path of the output file; "" if the output is the terminal, or unchanged
     is_bounded: bool = False  # the log's beginning is freed as configured in [logs]
+    # Of a queue's line:
+    directory: str = ""  # to run in
+    attempt: Attempt | None = None
+    look_s: float = 1.0  # as in Job
 
 
 @record
@@ -212,7 +217,7 @@ def choose_backend(plan: Plan) -> Backend:
     return backend
 
 
-def backend_of(wanted: str) -> QueueBackend:
+def backend_of(wanted: str) -> Backend:
     """The backend for ``--backend wanted``: "auto" uses systemd if it runs. Raises BackendError."""
     uid, has_systemd = os.geteuid(), backends.has_systemd()
     if wanted == "systemd" and not has_systemd:
@@ -284,6 +289,7 @@ def job_of(job_id: str, plan: Plan, spec: ScopeSpec) -> Job:
         queue=invocation.queue, route=invocation.route, output=invocation.output, sharing=plan.sharing,
         broker=plan.broker, ends_with_caller=bool(invocation.program), notify=_notify(plan),
         log=invocation.log, log_mib=plan.config.log_mib if invocation.is_bounded else 0,
+        directory=invocation.directory, attempt=invocation.attempt, look_s=invocation.look_s,
     )  # fmt: skip
 
 

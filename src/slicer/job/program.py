@@ -61,7 +61,9 @@ def become(program: str, command: tuple[str, ...], env: Mapping[str, str], mask:
 def cannot_execute(program: str, exec_errno: int) -> SlicerError:
     """The error for a command that the kernel would not execute (exit code 126 or 127)."""
     why, hint = os.strerror(exec_errno), ""
-    lacking = _interpreter(program)
+    if exec_errno == errno.E2BIG:
+        hint = "a command, and each of its variables, must be below 128 KiB: put it in a file"
+    lacking = _interpreter(program) if exec_errno != errno.E2BIG else ""
     if lacking:
         why = f"its {lacking}: {why}"
         crlf = f"its lines end in CRLF: sed -i 's/\\r$//' {quote(program)}"

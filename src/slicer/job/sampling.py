@@ -1,6 +1,6 @@
 """Samples a job while it runs: its cgroup, and its GPUs as last looked at.
 
-A job's supervisor does this, or its queue. If that process is killed, the series is lost; the outcome is not.
+The job's supervisor does this. If that is killed, the series is lost; the outcome is not.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from slicer.outcome.series import Reading, Recorder, Series
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from slicer.job.gpu_watch import LeaseUse
+    from slicer.job.gpu_watch import GpuWatch
 
 
 def can_sample(lease: Lease) -> bool:
@@ -24,11 +22,11 @@ def can_sample(lease: Lease) -> bool:
 
 
 class Sampler:
-    """The samples of one job. ``use``: its GPUs' use, if somebody measures it."""
+    """The samples of one job. ``watch`` measures its GPUs; None: nobody does."""
 
-    def __init__(self, lease: Lease, use: Callable[[], LeaseUse | None]) -> None:
+    def __init__(self, lease: Lease, watch: GpuWatch | None) -> None:
         self._directory = cgroup.path_of(lease.cgroup) if lease.cgroup else ""
-        self._use = use
+        self._watch = watch
         self._recorder = Recorder(self._read(), len(lease.gpus), time.monotonic(), time.time())
 
     def left_s(self) -> float:
@@ -45,8 +43,8 @@ class Sampler:
         return self._recorder.series()
 
     def _read(self) -> Reading:
-        use = self._use()
-        mib, busy = (use.now_mib, use.busy) if use is not None else ((), ())
+        watch = self._watch
+        mib, busy = (watch.now_mib, watch.busy) if watch is not None else ((), ())
         if not self._directory:
             return Reading(Usage(), None, mib, busy)
         return Reading(cgroup.usage(self._directory), cgroup.memory(self._directory), mib, busy)

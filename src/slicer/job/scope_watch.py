@@ -1,7 +1,7 @@
-"""Notices and records when the scopes of running jobs are frozen and thawed, by whomever.
+"""Notices and records when a running job's scope is frozen and thawed, by whomever.
 
-A job's supervisor or its queue does this, because it keeps running outside the scope. The supervisor starts
-only after its job has run for a while, because most jobs end before anybody could pause them.
+The supervisor does this, because it runs outside the scope. It starts only after its job has run for a while,
+because most jobs end before anybody could pause them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from slicer.quantity import format_duration
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
     from typing import Any
 
     from slicer.job.job import Job
@@ -98,72 +98,43 @@ def limit_at(job: Job, began: float) -> float | None:
 
 
 class ScopeWatch:
-    """The scopes of running jobs, by POLLPRI, as closing inotify takes 15 ms. ``warn`` gets failures."""
+    """Waits for blocked signals, and notes the job's pauses meanwhile.
 
-    def __init__(self, state: StateDir, warn: Callable[[str], None]) -> None:
-        self._state = state
-        self._warn = warn
-        self._is_broken = False
-        self._freezers: dict[int, Freezer] = {}  # by the descriptors of their scopes' events
+    By POLLPRI, as closing inotify takes 15 ms. ``warn`` gets failures. Raises OSError.
+    """
 
-    def follow(self, lease: Lease, limit_at: float | None) -> None:
-        """Follow a running job. ``limit_at``: when systemd ends it (monotonic); None: never, or unknown."""
-        if not lease.cgroup or self._is_broken:
-            return
-        try:
-            fd = os.open(f"{cgroup.path_of(lease.cgroup)}/cgroup.events", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.ENODEV):  # else it has just ended
-                self._is_broken = True
-                self._warn(f"pauses of jobs cannot be detected: {error.strerror}")
-            return
-        self._freezers[fd] = Freezer(lease, self._state, limit_at)
-        self._look(fd)
-
-    def descriptors(self) -> list[int]:
-        """The descriptors, with POLLPRI when a scope changes."""
-        return list(self._freezers)
-
-    def left_s(self) -> float | None:
-        """The seconds until :meth:`take` is due without an event; None: never."""
-        return soonest(*(freezer.due_s() for freezer in self._freezers.values()))
-
-    def take(self, ready: Collection[int]) -> None:
-        """Process events, and thaw jobs whose time is up. ``ready``: the descriptors with an event."""
-        for fd in self._freezers.keys() & set(ready):
-            self._look(fd)
-        for freezer in self._freezers.values():
-            freezer.meet_deadline()
-
-    def _look(self, fd: int) -> None:
-        """Read the state; without a read, every poll would return at once."""
-        try:
-            events = os.pread(fd, _EVENTS_BYTES, 0)
-        except OSError:  # the cgroup was removed
-            self._close(fd)
-        else:
-            self._freezers[fd].take(is_frozen=b"frozen 1" in events)
-
-    def forget(self, job: str) -> None:
-        for fd in [fd for fd, freezer in self._freezers.items() if freezer.lease.job == job]:
-            self._close(fd)
-
-    def _close(self, fd: int) -> None:
-        del self._freezers[fd]
-        os.close(fd)
-
-
-class SignalWait:
-    """Waits for blocked signals, and follows scopes meanwhile. Raises OSError."""
-
-    def __init__(self, scopes: ScopeWatch, signals: frozenset[int]) -> None:
-        self._scopes = scopes
+    def __init__(
+        self, lease: Lease, state: StateDir, limit_at: float | None, signals: frozenset[int],
+        warn: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self._freezer = Freezer(lease, state, limit_at)
         self._signals = signals
         self._fd = signal_fd(signals)
+        self._events = -1
+        try:
+            path = f"{cgroup.path_of(lease.cgroup)}/cgroup.events"
+            self._events = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENODEV):  # else it has just ended
+                warn(f"the job's pauses cannot be detected: {error.strerror}")
+            return
+        self._look()
 
     def wait(self, timeout_s: float | None) -> Any:
-        """The signal received; None after the timeout (None: no timeout), or after work on the scopes."""
-        limit_s = soonest(timeout_s, self._scopes.left_s())
-        ready = until_readable([self._fd], limit_s, None, urgent=self._scopes.descriptors())
-        self._scopes.take(ready)
+        """The signal received; None after the timeout (None: no timeout), or after a change of the scope."""
+        urgent = [self._events] if self._events >= 0 else []
+        limit_s = soonest(timeout_s, self._freezer.due_s())
+        if self._events in until_readable([self._fd], limit_s, None, urgent=urgent):
+            self._look()
+        self._freezer.meet_deadline()
         return timed_wait(self._signals, 0.0)
+
+    def _look(self) -> None:
+        """Read the state; without a read, every poll would return at once."""
+        try:
+            events = os.pread(self._events, _EVENTS_BYTES, 0)
+        except OSError:  # the cgroup was removed
+            os.close(self._events)
+            self._events = -1
+        else:
+            self._freezer.take(is_frozen=b"frozen 1" in events)

@@ -11,6 +11,7 @@ that request, or in the keeper, on another CPU.
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 
@@ -24,15 +25,14 @@ from slicer.model import KEEPER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
     from slicer.backend import Backend
     from slicer.job.gpu_watch import GpuWatch
-    from slicer.job.job import Job, Listener
+    from slicer.job.job import Follower, Job, Listener
     from slicer.job.report import Report
     from slicer.job.sampling import Sampler
-    from slicer.job.scope_watch import SignalWait
+    from slicer.job.scope_watch import ScopeWatch
     from slicer.ledger.control_log import Kind
     from slicer.ledger.ledger import Ledger
     from slicer.model import Outcome, Usage
@@ -58,6 +58,7 @@ _HARD_LIMITS = frozenset({
 
 _LOOK_S = 0.01  # between looks, while no event tells of a stop
 
+_SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # these may be over soon
 _QUIET_S = 1.0  # after this time, postponed work no longer delays a short job
 
 
@@ -83,8 +84,9 @@ class Supervisor:
     """The supervisor of one job. ``mask`` is the signal mask that the command gets."""
 
     def __init__(
-        self, job: Job, backend: Backend, ledger: Ledger, listener: Listener, mask: frozenset[int]
-    ) -> None:
+        self, job: Job, backend: Backend, ledger: Ledger, listener: Listener, mask: frozenset[int],
+        follower: Follower,
+    ) -> None:  # fmt: skip
         self._job = job
         self._backend = backend
         self._ledger = ledger
@@ -95,15 +97,16 @@ class Supervisor:
         self._cgroup = ""
         self._why_no_cap: str | None = None  # as in Backend
         self._began = 0.0
+        self._stands_by = False
         self._received = b""  # the keeper's reports, as bytes
         self._kills_before: int | None = None  # in the slice, where the kernel kills scopes as a whole
         self._watch: GpuWatch | None = None  # of the job's own GPUs
         self._sampler: Sampler | None = None  # once the job has run for a while
-        self._signals: SignalWait | None = None  # once the job has run for a while
+        self._signals: ScopeWatch | None = None  # once the job has run for a while
         self._is_settled = False  # whether it has
         self._has_executed = False  # the keeper, as far as it has told
         self._awaits_stop = False  # of a command that Ctrl-Z may have stopped before that
-        self.tell_started: Callable[[], None] = lambda: None  # called once the command has its order
+        self._follower = follower
 
     # -- before the lease ----------------------------------------------------------------------------------
 
@@ -202,6 +205,19 @@ class Supervisor:
 
     # -- with the lease ------------------------------------------------------------------------------------
 
+    def stand_by(self, held: HeldLease) -> int:
+        """Start the scope, with only the keeper in it. Raises SlicerError; then call :meth:`abandon`.
+
+        Returns what :meth:`watch` does.
+        """
+        self._held = held
+        self._began = time.monotonic()
+        self._fence()
+        if not self._keeper or self._job.broker:
+            held.update(**self.start_scope(held.descriptors, held.private))
+        self._stands_by = True
+        return self.watch()
+
     def run(self, held: HeldLease, waited_s: float) -> Outcome:
         """Start the command, wait for its end and release the lease.
 
@@ -217,11 +233,9 @@ class Supervisor:
             held.release()
 
     def _run(self, waited_s: float) -> Outcome:
-        self._began = time.monotonic()
         try:
-            self._fence()
-            if not self._keeper or self._job.broker:
-                self._held.update(**self.start_scope(self._held.descriptors, self._held.private))
+            if not self._stands_by:
+                os.close(self.stand_by(self._held))
             faults.point("supervisor-updated-lease")
             started = Started(self._cgroup, time.time(), self._began, waited_s)
             self._note_kills()
@@ -235,10 +249,12 @@ class Supervisor:
         # Now, because the scope ends with the job.
         enforced = self._backend.enforced(self._job.spec, started.cgroup)
         self._tell_what_does_not_act(enforced[1])
-        self.tell_started()  # who detached the job has heard all that
+        self._follower.begun()  # who detached the job has heard all that
         from slicer.job import ending
 
-        self._watch = ending.gpu_watch(self._job, self._held, self._ledger, self._listener.warning)
+        self._watch = ending.gpu_watch(
+            self._job, self._held, self._ledger, self._listener.warning, self._follower
+        )
         if self._watch is not None:
             self._watch.end_job = self._end_for
         faults.point("supervisor-waiting")
@@ -287,6 +303,8 @@ class Supervisor:
         while True:
             info = self._next_signal()
             if info.si_signo != signal.SIGCHLD:
+                if self._job.attempt is not None and info.si_signo != STOP:
+                    continue  # what ends supervisors, as a logout does, does not end a queue's jobs
                 later = signal.sigpending()
                 if word := passed_on(info.si_signo, info.si_code, info.si_pid, self._keeper, later):
                     os.kill(self._keeper, word)
@@ -316,6 +334,7 @@ class Supervisor:
                 self._stop_before_exec()
             if self._watch is not None and self._watch.left_s() == 0.0:
                 self._watch.sample()
+                self._follower.used(self._watch.use)
             if self._sampler is not None:
                 self._sampler.take()
             if not self._is_settled and time.monotonic() >= self._began + _QUIET_S:
@@ -350,25 +369,22 @@ class Supervisor:
         from slicer.job.sampling import Sampler, can_sample
 
         if self._held.fd >= 0 and can_sample(self._held.lease):  # not inside another job's scope
-            self._sampler = Sampler(self._held.lease, lambda: self._watch.use if self._watch else None)
+            self._sampler = Sampler(self._held.lease, self._watch)
         if self._backend.name != "systemd" or self._held.fd < 0:
             return
-        self.stop_empty_scopes()
-        from slicer.job.scope_watch import ScopeWatch, SignalWait, limit_at
-
-        scopes = ScopeWatch(self._ledger.directory, self._listener.warning)
-        scopes.follow(self._held.lease, limit_at(self._job, self._began))
-        try:
-            self._signals = SignalWait(scopes, _BLOCKED)
-        except OSError:
-            pass  # no descriptors are left
-
-    def stop_empty_scopes(self) -> None:
-        """Stop empty scopes beside the job's. The broker sweeps its own."""
-        if self._backend.name == "systemd" and not self._job.broker:
+        if not self._job.broker:  # the broker sweeps its own
             from slicer.backend import empty_scopes
 
             empty_scopes.stop_beside(self._cgroup, self._backend.manager)
+        from slicer.job.scope_watch import ScopeWatch, limit_at
+
+        ends_at = limit_at(self._job, self._began)
+        try:
+            self._signals = ScopeWatch(
+                self._held.lease, self._ledger.directory, ends_at, _BLOCKED, self._listener.warning
+            )
+        except OSError:
+            pass  # no descriptors are left
 
     def _thaw_to_end(self, signo: int) -> None:
         """Thaw a frozen job that must end: it would get neither the signal nor Ctrl-C."""
@@ -415,10 +431,12 @@ class Supervisor:
         report, usage = reported
         outcome = ending.outcome_of(self._job, started, report, usage, self._held, enforced)
         if report.exec_errno:
-            ending.release(self._job, self._held)
+            self._never_began(report.exec_errno)
         else:
             series = self._sampler.series() if self._sampler is not None else None
             ending.finish(self._job, outcome, self._held, self._listener.warning, self._watch, series)
+        if self._watch is not None:
+            self._follower.used(self._watch.use, is_last=True)
         faults.point("supervisor-settled")
         self._send(RECORDED)
         faults.point("supervisor-told-keeper")
@@ -434,6 +452,13 @@ class Supervisor:
 
             raise cannot_execute(self._job.program, report.exec_errno)
         return outcome
+
+    def _never_began(self, code: int) -> None:
+        from slicer.job import ending
+
+        if self._job.attempt is not None and code in _SHORTAGES:
+            self._job.attempt.take_back()
+        ending.release(self._job, self._held)
 
     def _dismiss(self) -> None:
         """Wait for the keeper, which has its last message, and close the pipes."""

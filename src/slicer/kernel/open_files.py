@@ -70,17 +70,14 @@ def deleted(pid: int) -> Iterator[str]:
             yield path.removesuffix(" (deleted)")
 
 
-def close_all_but(kept: Collection[int], beginning: str | None = None, *, lowest: int = 3) -> None:
-    """Close the descriptors from ``lowest`` on, but not ``kept``, nor paths that start with ``beginning``."""
-    for name in os.listdir("/proc/self/fd"):
-        fd = int(name)
-        if fd < lowest or fd in kept:
-            continue
-        try:
-            if beginning is None or not os.readlink(f"/proc/self/fd/{fd}").startswith(beginning):
+def close_all_but(kept: Collection[int], *, lowest: int = 3) -> None:
+    """Close the descriptors from ``lowest`` on, but not ``kept``."""
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        if fd >= lowest and fd not in kept:
+            try:
                 os.close(fd)
-        except OSError:
-            continue  # the one used for the listing
+            except OSError:
+                continue  # the one used for the listing
 
 
 def file_id(path: str) -> FileId | None:

@@ -104,6 +104,7 @@ class PreparedRequest:
     ticket: Ticket
     draft: Lease
     observer: GpuObserver
+    ahead_of: str = ""  # the job whose place it takes in the broker's line; "": the last place
 
 
 class CancelToken:

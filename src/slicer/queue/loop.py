@@ -183,13 +183,13 @@ class Queue:
         self._display.update(self._state_word(), problem, self._engine.job_count)
 
     def _sleep(self) -> None:
-        watched, urgent, due_s = self._engine.watched()
+        watched, due_s = self._engine.watched()
         descriptors = [self._signal_pipe.fd, self._file.fd, *self._control.descriptors(), *watched]
         limits = [
             due_s, self._file.left_s(), self.register.left_s(), self._display.left_s(),
             None if self._is_leaving else self._dispatch.left_s(),
         ]  # fmt: skip
-        self._ready = until_readable(descriptors, soonest(*limits), None, urgent=urgent)
+        self._ready = until_readable(descriptors, soonest(*limits), None)
 
     @property
     def _is_leaving(self) -> bool:

@@ -131,10 +131,11 @@ class Plans:
             name=said.name or label(self._path, no), backend=self._options.backend, queue=self._path,
             expect_s=said.expect_s,
         )  # fmt: skip
+        profile = replace(profile, max_wait_s=None)  # the queue waits as long as it takes
         plan = Plan(
-            invocation=invocation, config=self.config, profile=profile, host=self._host,
-            program=self.shell.program, outer=OuterJobs((), False), missing=profile, nested=False,
-            skip_gpu_lock=False, environ=self._environ, broker=self.broker,
+            invocation=invocation, config=replace(self.config, policy=self.policy), profile=profile,
+            host=self._host, program=self.shell.program, outer=OuterJobs((), False), missing=profile,
+            nested=False, skip_gpu_lock=False, environ=self._environ, broker=self.broker,
         )  # fmt: skip
         check_limits(plan)
         return with_sharing(plan, self._directory)

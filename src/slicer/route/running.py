@@ -11,7 +11,7 @@ from slicer.config.route_profiles import overrides_for
 from slicer.config.route_values import STDIN
 from slicer.errors import BusyError, ProbeError, SlicerError, StateError, TooLargeError
 from slicer.job import launch
-from slicer.job.job import OWN_OUTPUT, tell
+from slicer.job.job import OWN_OUTPUT, Follower, Job, tell
 from slicer.kernel.proc import now_s
 from slicer.kernel.signals import block_interrupts, block_only_interrupts, signal, unblock_interrupts
 from slicer.record import record, replace
@@ -21,7 +21,7 @@ from slicer.route.inside import environment
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Protocol
 
     from slicer.config.profiles import Config
@@ -202,13 +202,13 @@ class _Run:
         invocation = deciding.invocation(self._order.asked, self._decision, attempt, said, output)
         told = _Told(self._listener, f"{self._order.route.name}: {attempt.why}", self._said)
 
-        def before_start(job: Job, lease: Lease, waited_s: float) -> None:
+        def granted(job: Job, lease: Lease, waited_s: float) -> None:
             told.say_why()
             self._tell_start(attempt, result, after, job, lease, waited_s)
             faults.point("route-recorded")
 
         try:
-            return launch.run(invocation, self._environ, told, before_start), watch
+            return launch.run(invocation, self._environ, told, _Starts(granted)), watch
         except BaseException as failure:
             if watch is not None:
                 watch.close(waits=isinstance(failure, BusyError))
@@ -281,6 +281,16 @@ class _Run:
             warning = f"internal error: {type(error).__name__}: {error}"
         if warning:
             self._listener.warning(warning)
+
+
+class _Starts(Follower):
+    """Calls a function once the job has its lease."""
+
+    def __init__(self, tell: Callable[[Job, Lease, float], None]) -> None:
+        self._tell = tell
+
+    def granted(self, job: Job, lease: Lease, waited_s: float, stand_by: Callable[[], int]) -> None:
+        self._tell(job, lease, waited_s)
 
 
 class _Told:

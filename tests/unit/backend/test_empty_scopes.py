@@ -11,13 +11,8 @@ import pytest
 
 from slicer.backend import empty_scopes
 from slicer.backend.empty_scopes import empty_beside
-from slicer.job import ending
 from slicer.job.supervisor import Supervisor
 from slicer.kernel import cgroup
-from slicer.model import Usage
-from slicer.queue.engine import ended_attempt
-from slicer.queue.engine.local import running
-from slicer.queue.engine.local.running import RunningJobs
 
 EMPTY, LIVE, TOO = (f"{number:012x}" for number in range(3))
 
@@ -83,45 +78,6 @@ def test_a_job_looks_once_it_has_run_for_a_while(
     half._ledger, half._began = SimpleNamespace(directory=None), 0.0
     half._listener = SimpleNamespace(warning=pytest.fail)
     monkeypatch.setattr("slicer.job.scope_watch.limit_at", lambda *_: None)
-    monkeypatch.setattr("slicer.job.scope_watch.SignalWait", lambda *_: None)
+    monkeypatch.setattr("slicer.job.scope_watch.ScopeWatch", lambda *_: None)
     half._settle()
     assert swept == looks
-
-
-# D22
-def test_a_queue_looks_when_a_job_ends_and_at_most_once_a_minute(
-    swept: Swept, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = [1000.0]
-    monkeypatch.setattr(running, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(ended_attempt, "reported", lambda *_: None)
-    nothing = SimpleNamespace(forget=lambda _: None, has_ended=lambda _: None, use_of=lambda _: None)
-    jobs: Any = RunningJobs.__new__(RunningJobs)
-    jobs._running, jobs._ended, jobs._scopes, jobs._monitor = {}, {}, nothing, nothing
-    jobs._sampler = nothing
-    jobs._sweep_at = 0.0
-    for ends_s, looks in ((0, 1), (59, 1), (2, 2)):
-        now[0] += ends_s
-        half = supervisor()
-        half.job_id, half.key, half.keeper_was_killed = "0123456789ab", "key", True
-        half.said = (None, Usage())
-        jobs._running[half.job_id] = half
-        jobs._hear(half)
-        assert len(swept) == looks
-
-
-# D22
-@pytest.mark.parametrize(("broker", "ends"), [("", ["slicer-x.scope"]), ("/socket", [])])
-def test_the_scope_of_a_killed_keeper_is_ended_though_nobody_is_in_it(broker: str, ends: list[str]) -> None:
-    ended: list[str] = []
-    backend: Any = SimpleNamespace(
-        name="systemd", living=lambda *_: [], end=lambda _, unit, __: ended.append(unit)
-    )
-    profile = SimpleNamespace(linger=False, properties={}, timeout_s=None, grace_s=None)
-    job: Any = SimpleNamespace(
-        id="0123456789ab", broker=broker, profile=profile, spec=SimpleNamespace(unit="slicer-x.scope")
-    )
-    held: Any = SimpleNamespace(is_shared=lambda: False)
-    started: Any = SimpleNamespace(cgroup="", began=0.0)
-    ending.report_without(job, backend, held, started, None, None, pytest.fail)
-    assert ended == ends

@@ -139,7 +139,7 @@ def test_the_socket_is_where_the_broker_has_it(tmp_path: Path) -> None:
 
 
 def test_what_is_asked_says_no_more_than_the_needs(ledger: Ledger) -> None:  # L1
-    call = asking.acquire_of(prepared(ledger), "scope", "ba9876543210")
+    call = asking.acquire_of(replace(prepared(ledger), ahead_of="ba9876543210"), "scope")
     assert (call.name, call.command) == ("python3", "/usr/bin/python3 secret.py")
     assert (call.gpus, call.gpu_choice, call.vram_mib, call.margin_mib) == (1, ("0",), 8192, 512)
     assert (call.slots, call.slot_limits, call.ahead_of) == ({"cpu": 1}, {"cpu": 4}, "ba9876543210")

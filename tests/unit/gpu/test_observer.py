@@ -224,19 +224,6 @@ def test_the_driver_is_opened_once_and_given_back(driver: Driver) -> None:
     assert driver.opened == 2
 
 
-def test_one_look_serves_a_round_of_requests(driver: Driver) -> None:
-    watch = GpuObserver(reuses=True)
-    watch.look()  # not open yet: no look that could be used again
-    watch.open()
-    for _ in range(3):
-        watch.look()
-    assert driver.looks == 1
-    watch.expire()
-    watch.look()
-    watch.observe()
-    assert driver.looks == 3
-
-
 @pytest.mark.parametrize("is_wanted", [False, True])
 def test_a_driver_that_fails_concerns_those_who_want_gpus(driver: Driver, is_wanted: bool) -> None:
     watch = GpuObserver()

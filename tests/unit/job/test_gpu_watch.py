@@ -13,6 +13,7 @@ from slicer import gpu
 from slicer.errors import GpuError, NoGpu
 from slicer.job import gpu_leftovers, gpu_watch
 from slicer.job.gpu_watch import GpuWatch
+from slicer.job.job import NOBODY
 from slicer.kernel.signals import timed_wait
 from slicer.ledger.held_lease import HeldLease
 from slicer.ledger.ledger import Ledger
@@ -80,9 +81,9 @@ class Made:
             update(**changes)
 
         self.held.update = noted  # type: ignore[method-assign]
-        job: Any = type("Job", (), {"name": "train", "id": held.job, "sharing": None})
-        self.watch = GpuWatch(job, self.held, self.ledger, self.said.append)
-        self.watch.monitor.leases = lambda: (self.held.lease,)  # type: ignore[method-assign]
+        job: Any = type("Job", (), {"name": "train", "id": held.job, "sharing": None, "look_s": 1.0})
+        self.watch = GpuWatch(job, self.held, self.ledger, self.said.append, NOBODY)
+        self.watch.leases = lambda: (self.held.lease,)  # type: ignore[method-assign]
 
     def use(self, *processes: tuple[int, str, int | None]) -> None:
         """The processes that the driver lists, (pid, GPU, MiB), and a look at them."""
@@ -128,7 +129,7 @@ def test_the_driver_is_loaded_at_the_first_look_and_asked_for_the_jobs_gpus_only
     made.watch.sample()
     left_s = made.watch.left_s()
     assert left_s is not None
-    assert 0 < left_s <= gpu_watch.SAMPLE_S
+    assert 0 < left_s <= made.watch.job.look_s
     assert driver.is_open
     assert set(driver.asked) == {(G0, G1)}
 
@@ -211,7 +212,7 @@ def test_a_gpu_without_a_lease_is_said_once(tmp_path: Path, driver: Driver, told
 def test_what_a_job_inside_uses_of_the_outer_jobs_is_leased(made: Made, driver: Driver) -> None:  # A3
     inner = lease("b" * 12, gpus=(G1,), pid=ME, keeper=0, cgroup="", backend="plain", since_s=99.0)
     made.held.lease = replace(made.held.lease, gpus=(G0,))
-    made.watch.monitor.leases = lambda: (made.held.lease, inner)  # type: ignore[method-assign]
+    made.watch.leases = lambda: (made.held.lease, inner)  # type: ignore[method-assign]
     for _ in range(gpu_watch.ALL_EACH):
         made.use((ME, G1, 900))
     assert made.said == []

@@ -61,7 +61,7 @@ class Made:
         self.changes: list[int] = []  # what waitid(2) says of the command, in its order
         self.outer_stops = False
         nothing: Any = None
-        task = Task("true", ("true",), {}, "", None, 10.0, False, OUTER, (), frozenset())
+        task = Task("true", ("true",), {}, "", None, 10.0, False, OUTER, "slicer run", (), frozenset())
         self.keeper = Command(task, nothing, None, list, None)
         self.keeper._pid = COMMAND
         monkeypatch.setattr(os, "kill", self._kill)

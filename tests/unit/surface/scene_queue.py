@@ -8,6 +8,7 @@ import signal
 import sys
 from typing import Any
 
+from slicer.kernel import proc
 from tests.patience import until
 from tests.unit.surface.box import SIMULATED, Box, Running
 from tests.unit.surface.shape import Shape
@@ -127,7 +128,7 @@ def _stopped(box: Box) -> list[Any]:
 
 
 def _crashed(box: Box, found: dict[str, str | Shape]) -> list[Any]:
-    """A queue that is killed: one of its jobs goes on, the other one's keeper is killed, too."""
+    """A queue that is killed: one of its jobs goes on, the other one's processes are killed, too."""
     kept, lost = "echo it runs; sleep 0.3", "echo $$ >pid; exec sleep 96"
     _write(box, "plain.txt", f"[vram=1G name=kept] {kept}\n[vram=1G name=lost] {lost}\n")
     line = (*_QUEUE, "plain.txt", "--json", "--log-dir", "killed")
@@ -137,7 +138,9 @@ def _crashed(box: Box, found: dict[str, str | Shape]) -> list[Any]:
     until(lambda: len(_keepers(box)) == 2 and all(_attempts(box)) and pid.exists(), "both jobs run")
     os.kill(first.pid, signal.SIGKILL)
     box.wait(first)
-    os.kill(_keepers(box)["lost"], signal.SIGKILL)
+    keeper = _keepers(box)["lost"]
+    for each in (proc.parent(keeper), keeper):
+        os.kill(each, signal.SIGKILL)
     found["an attempt file of a job that runs"] = settled(min(_attempts(box), key=len))
     ended = until(lambda: [text for text in _attempts(box) if text.count("\n") > 1], "a job has ended")
     found["an attempt file of a job that has ended"] = Shape(_outcomes(ended), is_loose=True)

@@ -37,7 +37,7 @@ _GIVE_BACK_S = 2.0  # how long to wait for the confirmation that a lease was tak
 
 
 def acquire_of(
-    prepared: PreparedRequest, binding: Binding, ahead_of: str = "", inside: tuple[str, ...] = ()
+    prepared: PreparedRequest, binding: Binding, inside: tuple[str, ...] = ()
 ) -> Acquire:
     needs, draft, ticket = prepared.needs, prepared.draft, prepared.ticket
     program = draft.command.partition(" ")[0].rpartition("/")[2]  # others may read no more of a command
@@ -48,15 +48,16 @@ def acquire_of(
     }  # fmt: skip
     runs_anyway, for_parent = needs.runs_anyway and not needs.gpus, draft.pid != ticket.pid
     return Acquire(
-        **said, binding=binding, ahead_of=ahead_of, runs_anyway=runs_anyway, for_parent=for_parent
-    )
+        **said, binding=binding, ahead_of=prepared.ahead_of, runs_anyway=runs_anyway,
+        for_parent=for_parent,
+    )  # fmt: skip
 
 
 class Asking:
     """One request to the broker, from the call to the lease: :class:`slicer.ledger.leasing.Waits`."""
 
     def __init__(
-        self, path: str, prepared: PreparedRequest, ledger: Ledger, binding: Binding, ahead_of: str,
+        self, path: str, prepared: PreparedRequest, ledger: Ledger, binding: Binding,
         take_connection: Callable[[Connection], None] | None,
     ) -> None:  # fmt: skip
         self.ticket = prepared.ticket
@@ -67,7 +68,7 @@ class Asking:
         self._take_connection = take_connection
         self._path = path
         self._draft = prepared.draft
-        self._call = acquire_of(prepared, binding, ahead_of, tuple(ledger.joined))
+        self._call = acquire_of(prepared, binding, tuple(ledger.joined))
         self._ledger = ledger
         self._connection: Connection | None = None
         self._bell = -1  # wakes this object from another thread
@@ -291,7 +292,7 @@ class Asking:
 
 
 def queue_up(
-    path: str, prepared: PreparedRequest, ledger: Ledger, binding: Binding, ahead_of: str = "",
+    path: str, prepared: PreparedRequest, ledger: Ledger, binding: Binding,
     take_connection: Callable[[Connection], None] | None = None,
     meanwhile: Callable[[], None] | None = None,
 ) -> HeldLease | Asking:  # fmt: skip
@@ -301,7 +302,7 @@ def queue_up(
     the broker decides. Raises BrokerError, BusyError, InfeasibleError, NotAllowedError, TooManyError,
     DeadlockError, NoGpu, StateError.
     """
-    asking = Asking(path, prepared, ledger, binding, ahead_of, take_connection)
+    asking = Asking(path, prepared, ledger, binding, take_connection)
     try:
         return asking.begin(meanwhile) or asking
     except BaseException:

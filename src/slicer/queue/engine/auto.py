@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from slicer.errors import GpuError, InfeasibleError, SlicerError
-from slicer.job.gpu_watch import LeaseUse
+from slicer.job.gpu_use import Use
 from slicer.job.plan import Plan
 from slicer.kernel.sleep import soonest
 from slicer.queue.engine.ended_attempt import EndedAttempt
@@ -62,8 +62,6 @@ class AutoEngine:
 
     def refresh(self) -> None:
         self._full.clear()
-        for engine in self._both:
-            engine.refresh()
 
     def may_add(self, plan: Plan) -> bool:
         if self._most is not None and len(self._states.running) >= self._most:
@@ -145,9 +143,9 @@ class AutoEngine:
         for engine in self._both:
             engine.discard(job_id)
 
-    def watched(self) -> tuple[list[int], list[int], float | None]:
+    def watched(self) -> tuple[list[int], float | None]:
         here, there = (engine.watched() for engine in self._both)
-        return here[0] + there[0], here[1] + there[1], soonest(here[2], there[2])
+        return here[0] + there[0], soonest(here[1], there[1])
 
     def take_ended(self, ready: Collection[int]) -> list[EndedAttempt]:
         return [ended for engine in self._both for ended in engine.take_ended(ready)]
@@ -162,7 +160,7 @@ class AutoEngine:
 
     # -- for people and the judge --------------------------------------------------------------------------
 
-    def use_of(self, job_id: str) -> LeaseUse | None:
+    def use_of(self, job_id: str) -> Use | None:
         return self._here.use_of(job_id)
 
     def gpu_rows(self, numbers: dict[str, int]) -> tuple[GpuRow, ...]:

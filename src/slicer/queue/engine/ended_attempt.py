@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 from slicer.errors import SlicerError
-from slicer.job.gpu_watch import LeaseUse
-from slicer.job.report import Report, exit_of
+from slicer.job.gpu_use import Use
 from slicer.kernel import proc
-from slicer.model import Outcome, Usage
+from slicer.model import Outcome
 from slicer.outcome import history
 from slicer.queue.state.attempt import AttemptFile
 from slicer.record import record
@@ -34,19 +32,14 @@ class EndedAttempt:
     wall_s: float = 0.0
     memory_peak_bytes: int | None = None
     vram_peak_mib: tuple[int, ...] = ()
-    use: LeaseUse | None = None  # its GPU use, as measured by the queue
+    use: Use | None = None  # its GPU use, as measured by the queue
     leftovers: int = 0
     why: str = ""
 
 
-def reported(key: str, job_id: str, report: Report, usage: Usage, use: LeaseUse | None) -> EndedAttempt:
-    if report.exec_errno and report.reason == "unknown":
-        return EndedAttempt(key, job_id, "unbegun", why=os.strerror(report.exec_errno))
-    found = exit_of(report)
-    return EndedAttempt(
-        key, job_id, "ended", report.reason, found.code, found.signal, report.ended_by, report.wall_s,
-        usage.memory_peak_bytes, use=use, leftovers=report.leftovers,
-    )  # fmt: skip
+def failed(key: str, job_id: str, error: SlicerError) -> EndedAttempt:
+    """An attempt whose program could not be executed."""
+    return EndedAttempt(key, job_id, "ended", "exited", error.exit_code)
 
 
 def unbegun(key: str, job_id: str) -> EndedAttempt:
@@ -54,7 +47,7 @@ def unbegun(key: str, job_id: str) -> EndedAttempt:
     return EndedAttempt(key, job_id, "unbegun", why="its keeper was ended before it could begin")
 
 
-def from_outcome(key: str, job_id: str, outcome: Outcome, use: LeaseUse | None) -> EndedAttempt:
+def from_outcome(key: str, job_id: str, outcome: Outcome, use: Use | None) -> EndedAttempt:
     return EndedAttempt(
         key, job_id, "ended", outcome.reason, outcome.exit_code, outcome.signal, outcome.ended_by,
         outcome.wall_s, outcome.usage.memory_peak_bytes, outcome.vram_peak_mib, use,
@@ -63,7 +56,7 @@ def from_outcome(key: str, job_id: str, outcome: Outcome, use: LeaseUse | None) 
 
 
 def recovered(
-    key: str, job_id: str, found: AttemptFile | None, use: LeaseUse | None, warn: Callable[[str], None],
+    key: str, job_id: str, found: AttemptFile | None, use: Use | None, warn: Callable[[str], None],
     boot_id: str = "",
 ) -> EndedAttempt:  # fmt: skip
     """The attempt's end, by its file, history and boot ("" unknown). Adds its outcome to the history."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
 from slicer.errors import SlicerError
-from slicer.job.gpu_watch import LeaseUse
+from slicer.job.gpu_use import Use
 from slicer.job.plan import Plan
 from slicer.queue.engine.ended_attempt import EndedAttempt
 from slicer.queue.model import Entry, GpuRow, JobState, Kind, Place
@@ -60,7 +60,7 @@ class Engine(Protocol):
     # -- places ------------------------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Forget what was known of the GPUs: a round of :meth:`ask` follows."""
+        """A round of :meth:`ask` follows."""
         return
 
     def may_add(self, plan: Plan) -> bool:
@@ -130,11 +130,8 @@ class Engine(Protocol):
     def discard(self, job_id: str) -> None:
         """The attempt's end is on the disk: its files are of no more use."""
 
-    def watched(self) -> tuple[list[int], list[int], float | None]:
-        """Descriptors that become readable, and those with exceptional events instead of data.
-
-        Also the seconds until something is due without an event.
-        """
+    def watched(self) -> tuple[list[int], float | None]:
+        """Descriptors that become readable, and the seconds until something is due without an event."""
 
     def take_ended(self, ready: Collection[int]) -> list[EndedAttempt]:
         """Process events; the attempts that are over. ``ready``: the descriptors that woke the loop."""
@@ -148,7 +145,7 @@ class Engine(Protocol):
 
     # -- for people and the judge --------------------------------------------------------------------------
 
-    def use_of(self, job_id: str) -> LeaseUse | None:
+    def use_of(self, job_id: str) -> Use | None:
         """The attempt's use of its GPUs so far; None unknown."""
         return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from slicer.job.gpu_watch import LeaseUse
+from slicer.job.gpu_use import Use
 from slicer.model import Busy
 from slicer.placement.decision import first_to_finish
 from slicer.queue.model import JobState, Row, Status
@@ -16,7 +16,7 @@ _ENOUGH_S = 10.0  # no estimate before the successful jobs have run for this lon
 
 
 def row(
-    state: JobState, use: LeaseUse | None = None, *, now_s: float = 0.0, declared_mib: int | None = None,
+    state: JobState, use: Use | None = None, *, now_s: float = 0.0, declared_mib: int | None = None,
     waits_for: str = "",
 ) -> Row:  # fmt: skip
     """One job. A running job needs its ``use`` and the time ``now_s`` in seconds since the epoch. A pending

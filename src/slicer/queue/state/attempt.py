@@ -1,11 +1,10 @@
 """The attempt file of a queue's job: whether its command began, and how it ended, for any later queue.
 
 The queue creates the file at full size, so that a full disk is noticed before the job and not after it. The
-keeper flocks it as long as it lives, and writes up to three lines:
+keeper flocks it as long as it lives. It has up to two lines:
 
     PID START     when the command begins: the keeper's pid and start time
-    {outcome}     provisional, when systemd ends the job, because it may also end the keeper
-    {outcome}     final
+    {outcome}     when it has ended
 
 The unwritten rest reads as NUL. A file is identified by its directory's descriptor and the job's id. Every
 field that is read back is checked. An invalid file affects only its own attempt.
@@ -13,12 +12,15 @@ field that is read back is checked. An invalid file affects only its own attempt
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
 import os
 import stat
 
+from slicer import faults
+from slicer.job.keeper import Redirection
 from slicer.kernel import proc
 from slicer.model import Outcome
 from slicer.outcome.outcome_file import INVALID, outcome_from, outcome_json
@@ -29,7 +31,6 @@ from slicer.state.statefile import PID_MAX, START_MAX
 _ROOM = 8192  # bytes: an outcome with a long command has 3000
 _LONGEST = 4 << 20  # bytes that are read; the longest command has half as many
 _FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-_PROVISIONAL = "provisional"
 # Errors for something else in the file's place: a link, a socket, another user's file.
 _ODD = (errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENXIO, errno.EISDIR)
 
@@ -42,7 +43,6 @@ class AttemptFile:
     keeper: int  # its pid; 0 unknown
     keeper_start: int  # field 22 of /proc/PID/stat
     outcome: Outcome | None
-    is_final: bool  # False: the outcome was written in advance, while the job was being ended
 
 
 def reserve(directory: int, job: str, rooms: int = 1) -> None:
@@ -72,6 +72,61 @@ def begin(directory: int, job: str) -> int:
     return fd
 
 
+class Attempt:
+    """The record of one job, with the file that its output goes to. See :class:`slicer.job.job.Attempt`."""
+
+    def __init__(self, attempts: int, job: str, logs: int, log: str) -> None:
+        """``attempts``, ``logs``: descriptors of directories; ``log``: the name of the output's file."""
+        self._attempts = attempts
+        self._job = job
+        self._logs = logs
+        self._log = log
+        self._fd = -1
+        self._output = -1
+
+    def begin(self) -> Redirection:
+        with contextlib.suppress(FileNotFoundError):  # of an attempt that never began
+            os.unlink(self._log, dir_fd=self._logs)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._output = os.open(self._log, flags, 0o666, dir_fd=self._logs)
+        self._fd = begin(self._attempts, self._job)  # flocked from now on, as long as this process lives
+        faults.point("keeper-noted-start")
+        os.dup2(self._output, 2)  # so that it has slicer's exceptions, too
+        return Redirection(self._output, self._output, is_kept=True)
+
+    def say(self, text: str) -> None:
+        with contextlib.suppress(OSError):  # the disk has no room
+            os.write(self._output, f"slicer: {text}\n".encode())
+
+    def take_back(self) -> None:
+        with contextlib.suppress(OSError):
+            fd = _open(self._attempts, self._job)
+            os.ftruncate(fd, 0)
+            os.ftruncate(fd, _ROOM)
+            os.close(fd)
+
+    def end(self, outcome: Outcome) -> str:
+        problem = end(self._attempts, self._job, outcome, self._fd)
+        faults.point("attempt-noted-end")
+        return problem
+
+
+def end(directory: int, job: str, outcome: Outcome, known: int = -1) -> str:
+    """Record how it ended; returns "" or the problem (the history then still has the outcome).
+
+    ``known``: the file's descriptor, which the keeper has. The queue may have removed the file meanwhile.
+    """
+    try:
+        fd = os.dup(known) if known >= 0 else _open(directory, job)
+        try:
+            problem = _end(fd, outcome)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        problem = error.strerror or str(error)
+    return f"the job's outcome cannot be written: {problem}" if problem else ""
+
+
 def _open(directory: int, job: str) -> int:
     """Open the file for writing, and create it if somebody removed it. Raises OSError."""
     fd = os.open(job, _FLAGS | os.O_CREAT, 0o600, dir_fd=directory)
@@ -81,41 +136,17 @@ def _open(directory: int, job: str) -> int:
     raise OSError(errno.EINVAL, "is not a regular file")
 
 
-def take_back(fd: int) -> None:
-    """Record that the command did not begin after all. Raises OSError."""
-    os.ftruncate(fd, 0)
-    os.ftruncate(fd, _ROOM)
-    os.lseek(fd, 0, os.SEEK_SET)
-
-
-def end(fd: int, outcome: Outcome, *, is_final: bool = True) -> str:
-    """Record how it ended; returns "" or the problem (the history then still has the outcome)."""
-    data = outcome_json(outcome)
-    if not is_final:
-        data[_PROVISIONAL] = True
-    line = f"{json.dumps(data)}\n".encode()
+def _end(fd: int, outcome: Outcome) -> str:
+    line = f"{json.dumps(outcome_json(outcome))}\n".encode()
     if _outcome(line, outcome.job) is None:
-        return "the job's outcome cannot be written: nobody could read it back"
-    try:
-        while line:
-            line = line[os.write(fd, line) :]
-    except OSError as error:
-        return f"the job's outcome cannot be written: {error.strerror}"
+        return "nobody could read it back"
+    whole = _whole(_contents(fd))
+    if not whole:  # it did begin, but its keeper is not known
+        os.pwrite(fd, whole := b"0 0\n", 0)
+    os.lseek(fd, len(whole), os.SEEK_SET)
+    while line:
+        line = line[os.write(fd, line) :]
     return ""
-
-
-def note(directory: int, job: str, outcome: Outcome) -> str:
-    """Like :func:`end`, for a keeper that was killed. Raises OSError."""
-    fd = _open(directory, job)
-    try:
-        whole = _whole(_contents(fd))
-        if not whole:
-            os.pwrite(fd, b"0 0\n", 0)  # it did begin, but its keeper is no longer known
-            whole = b"0 0\n"
-        os.lseek(fd, len(whole), os.SEEK_SET)
-        return end(fd, outcome)
-    finally:
-        os.close(fd)
 
 
 def read(directory: int, job: str) -> AttemptFile | None:
@@ -146,10 +177,10 @@ def decode(data: bytes, job: str, *, is_alive: bool) -> AttemptFile:
     first, *rest = _whole(data).split(b"\n")
     keeper, start = _keeper(first)
     found = [each for each in (_outcome(line, job) for line in rest) if each is not None]
-    return AttemptFile(is_alive, keeper, start, *(found[-1] if found else (None, False)))
+    return AttemptFile(is_alive, keeper, start, found[-1] if found else None)
 
 
-_NOTHING = AttemptFile(False, 0, 0, None, False)
+_NOTHING = AttemptFile(False, 0, 0, None)
 
 
 def _contents(fd: int) -> bytes:
@@ -173,11 +204,10 @@ def _keeper(line: bytes) -> tuple[int, int]:
     return (pid, start) if 1 < pid <= PID_MAX and start <= START_MAX else (0, 0)
 
 
-def _outcome(line: bytes, job: str) -> tuple[Outcome, bool] | None:
-    """The outcome in a line, and whether it is final; None for anything else."""
+def _outcome(line: bytes, job: str) -> Outcome | None:
+    """The outcome in a line; None for anything else."""
     try:
-        data = json.loads(line)
-        outcome, is_final = outcome_from(data), data.get(_PROVISIONAL) is not True
+        outcome = outcome_from(json.loads(line))
     except INVALID:
         return None
-    return (outcome, is_final) if outcome.job == job else None
+    return outcome if outcome.job == job else None

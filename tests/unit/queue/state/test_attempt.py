@@ -99,23 +99,18 @@ def test_what_was_written_is_read_back(directory: int) -> None:
     begun = attempt.read(directory, JOB)
     assert begun is not None
     assert (begun.is_alive, begun.keeper, begun.outcome) == (True, os.getpid(), None)
-    assert attempt.end(fd, OUTCOME, is_final=False) == ""
-    foreseen = attempt.read(directory, JOB)
-    assert foreseen is not None
-    assert (foreseen.outcome, foreseen.is_final) == (OUTCOME, False)
     os.close(fd)
-    assert attempt.note(directory, JOB, OUTCOME) == ""
+    assert attempt.end(directory, JOB, OUTCOME) == ""
     ended = attempt.read(directory, JOB)
     assert ended is not None
-    assert (ended.is_alive, ended.outcome, ended.is_final) == (False, OUTCOME, True)
+    assert (ended.is_alive, ended.keeper, ended.outcome) == (False, os.getpid(), OUTCOME)
 
 
 # Q1: neither can be told from one that never began
 def test_a_begin_can_be_taken_back(directory: int) -> None:
     attempt.reserve(directory, JOB)
-    fd = attempt.begin(directory, JOB)
-    attempt.take_back(fd)
-    os.close(fd)
+    os.close(attempt.begin(directory, JOB))
+    attempt.Attempt(directory, JOB, directory, "log").take_back()
     assert attempt.read(directory, JOB) is None
     os.close(attempt.begin(directory, JOB))
     assert attempt.read(directory, JOB) is not None
@@ -123,7 +118,7 @@ def test_a_begin_can_be_taken_back(directory: int) -> None:
 
 # D17
 def test_what_nobody_could_read_back_is_not_written(directory: int) -> None:
-    said = attempt.note(directory, JOB, replace(OUTCOME, wall_s=float("inf")))
+    said = attempt.end(directory, JOB, replace(OUTCOME, wall_s=float("inf")))
     assert said == "the job's outcome cannot be written: nobody could read it back"
     found = attempt.read(directory, JOB)
     assert found is not None
@@ -131,8 +126,8 @@ def test_what_nobody_could_read_back_is_not_written(directory: int) -> None:
 
 
 def test_an_end_can_be_noted_though_somebody_removed_the_file(directory: int) -> None:
-    assert attempt.note(directory, JOB, OUTCOME) == ""
-    assert attempt.read(directory, JOB) == AttemptFile(False, 0, 0, OUTCOME, True)
+    assert attempt.end(directory, JOB, OUTCOME) == ""
+    assert attempt.read(directory, JOB) == AttemptFile(False, 0, 0, OUTCOME)
 
 
 # S6: links are not followed, and nothing is waited for; the command may have begun
@@ -151,7 +146,7 @@ def test_something_else_in_its_place_costs_that_attempt_only(
             path.mkdir()
         case _:
             os.mknod(path, 0o140600)
-    assert attempt.read(directory, JOB) == AttemptFile(False, 0, 0, None, False)
+    assert attempt.read(directory, JOB) == AttemptFile(False, 0, 0, None)
     for write in (attempt.reserve, attempt.begin):
         with pytest.raises(OSError):  # noqa: PT011
             write(directory, JOB)
@@ -192,7 +187,7 @@ def test_something_else_in_its_place_costs_that_attempt_only(
 )
 def test_a_field_that_cannot_be_right_costs_the_line(changed: dict[str, Any]) -> None:
     line = json.dumps({**outcome_json(OUTCOME), **changed}).encode() + b"\n"
-    assert decoded(HEAD + line) == AttemptFile(False, 4711, 123456, None, False)
+    assert decoded(HEAD + line) == AttemptFile(False, 4711, 123456, None)
     assert decoded(HEAD + LINE + line).outcome == OUTCOME  # and no other
 
 
@@ -212,7 +207,7 @@ def test_an_outcome_of_before_an_upgrade_is_read() -> None:  # D17
 
 @pytest.mark.parametrize("head", [b"", b"-5 1", b"1 1", b"%d 1" % 2**23, b"9" * 5000, b"\xb2\xb3 1", b"12"])
 def test_a_keeper_that_cannot_be_is_nobody(head: bytes) -> None:
-    assert decoded(head + b"\n" + LINE) == AttemptFile(False, 0, 0, OUTCOME, True)
+    assert decoded(head + b"\n" + LINE) == AttemptFile(False, 0, 0, OUTCOME)
 
 
 VALUES = st.recursive(

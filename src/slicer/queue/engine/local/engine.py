@@ -1,208 +1,387 @@
-"""This machine as the queue's engine: leases of the ledger, and a keeper in a scope for each job."""
+"""This machine as the queue's engine: each attempt is an ordinary ``slicer run``, forked from the queue."""
 
 from __future__ import annotations
 
+import os
 import signal
-from collections.abc import Collection, Iterable, Mapping
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
 
 from slicer import backend as backends
-from slicer.broker.client.gpu_look import open_gpus
-from slicer.errors import SlicerError, StateError
-from slicer.gpu.observer import GpuObserver
-from slicer.job.gpu_watch import Escaped, Exceeded, LeaseUse
-from slicer.job.idle_watch import IdleNews
+from slicer.broker.client.backend import BrokerBackend
+from slicer.errors import (
+    GpuError,
+    InfeasibleError,
+    KeeperEnded,
+    RequestCancelled,
+    SlicerError,
+    StateError,
+    UsageError,
+)
+from slicer.job import granting
+from slicer.job.gpu_use import Use
 from slicer.job.outside import what_is_replaced
-from slicer.job.plan import Plan
+from slicer.job.plan import Plan, backend_of
 from slicer.kernel import proc
-from slicer.kernel.sleep import soonest
+from slicer.kernel.sleep import seconds_until, soonest, until_readable
 from slicer.ledger.ledger import Ledger
+from slicer.queue.engine import ended_attempt
 from slicer.queue.engine.ended_attempt import EndedAttempt
 from slicer.queue.engine.engine import Begin, Engine
-from slicer.queue.engine.local.gpu_use import QueueMonitor
-from slicer.queue.engine.local.lease_requests import LeaseRequests
-from slicer.queue.engine.local.running import RunningJobs
-from slicer.queue.engine.local.starters import Backends, Starters
-from slicer.queue.engine.local.starting import StartingJobs
+from slicer.queue.engine.local.adopted import Adopted, AdoptedJobs
+from slicer.queue.engine.local.arrivals import Arrivals
+from slicer.queue.engine.local.gpus import Gpus
+from slicer.queue.engine.local.limits import Limits
+from slicer.queue.engine.local.run import Order, preload
+from slicer.queue.engine.local.runs import Forks, Run
 from slicer.queue.events import Events
 from slicer.queue.model import Entry, GpuRow, JobState, Kind, Place, QueueOptions
 from slicer.queue.plans import Plans
-from slicer.queue.show import rows
+from slicer.queue.state import folding
 from slicer.queue.state.register import Register
+from slicer.record import replace
 
+_ANSWERS = (UsageError, RequestCancelled, GpuError, StateError)  # to a request
 _USAGE_STEP_MIB = 256  # the growth of a peak that is reported
+_LEAVING_S = 5.0  # for withdrawn runs, at the queue's end
 
 
 class LocalEngine(Engine):
-    """See :class:`Engine`."""
+    """See :class:`Engine`. Runs are asked for, then begun, then running."""
 
     def __init__(
         self, options: QueueOptions, environ: Mapping[str, str], ledger: Ledger, events: Events
     ) -> None:
-        """Fork the starters, before the queue opens what keepers must not have. Raises BackendError."""
+        """Raises BackendError."""
         self._options = options
         self._ledger = ledger
         self._events = events
         self.broker = backends.broker_socket(environ, options.backend)
-        self._backends = Backends(options.backend, self.broker)
-        mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
-        self._starters = Starters(self._backends, ledger, mask)
+        self._backend = BrokerBackend(self.broker) if self.broker else backend_of(options.backend)
+        self._backend.preload()
+        preload()
+        self._forks = Forks(ledger, frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, ())))
         self._replaced = "" if options.gpus else what_is_replaced(environ)
-        self._told_mib: dict[str, int] = {}  # the last reported peak, by job id
+        self._arrivals = Arrivals()
+        self._asked: dict[Kind, Run] = {}
+        self._begun: dict[str, Run] = {}  # by job id, as the next two
+        self._running: dict[str, Run] = {}
+        self._adopted = AdoptedJobs(ledger, self._backend, options.backend, events)
+        self._leaving: list[Run] = []  # withdrawn, and not ended yet
+        self._told = {self._backend.notice}  # by runs, and passed on to people
 
     def set_up(self, plans: Plans, register: Register) -> None:
-        options, ledger, events = self._options, self._ledger, self._events
+        options = self._options
         self._register = register
-        self._gpu_observer = GpuObserver(plans.policy, reuses=True, otherwise=open_gpus)
-        self._monitor = QueueMonitor(
-            self._gpu_observer, ledger, options.poll_s, plans.policy.idle_threshold_mib, options.tolerance
+        self._adopted.attempt = register.attempt
+        self._gpus = Gpus(plans.policy, options)
+        self._gpus.check()
+        self._limits = Limits(
+            register, self._events, options.at_a_time, plans.cpus if options.at_a_time is None else None
         )
-        self._running = RunningJobs(ledger, self._backends, register, self._monitor, events, self.broker)
-        self._starting = StartingJobs(
-            ledger, self._backends, self._starters, register, self._monitor, self._running, events,
-            at_a_time=options.at_a_time, most_unbound=plans.cpus if options.at_a_time is None else None,
-        )  # fmt: skip
-        self._requests = LeaseRequests(
-            ledger, self._backends, self._gpu_observer, options.gpus, exclusive=options.exclusive
-        )
-        self._requests.check()
 
     def notices(self) -> list[str]:
-        found = [self._backends.usual.notice] if self._backends.usual.notice else []
+        found = [self._backend.notice] if self._backend.notice else []
         if self.broker and (self._options.idle_threshold_mib, self._options.spike_buffer) != (None, None):
             found.append("the broker uses the administrator's idle threshold and spike buffer")
         return [*found, self._replaced] if self._replaced else found
 
     @property
     def has_gpus(self) -> bool:
-        return bool(self._gpu_observer.gpus)
+        return bool(self._gpus.observer.gpus)
 
     def open_gpus(self) -> None:
-        self._gpu_observer.open()
+        self._gpus.observer.open()
 
     def close(self) -> None:
-        for each in (self._running, self._gpu_observer, self._starters, self._backends):
-            each.close()
+        self.keep(())
+        for run in (*self._begun.values(), *self._running.values()):
+            run.hang_up()
+        until = time.monotonic() + _LEAVING_S
+        for run in self._leaving:
+            until_readable([run.pidfd], seconds_until(until), None)
+        self._gpus.observer.close()
+        self._backend.close()
 
     # -- places ------------------------------------------------------------------------------------------
 
-    def refresh(self) -> None:
-        self._gpu_observer.expire()
-
     def may_add(self, plan: Plan) -> bool:
-        return self._starting.may_add(plan)
+        return self._limits.may_add(plan, list(self._begun.values()), self._living())
 
     def ask(self, kind: Kind, entry: Entry, plan: Plan, places: Mapping[str, Place]) -> Begin | None:
-        granted = self._requests.ask(kind, entry, plan, places, self._starting.gpus())
-        return None if granted is None else lambda state: self._starting.add(granted, state)
+        own = (*self._begun.values(), *self._living())
+        used = {uuid for run in own for uuid in run.gpus}
+        if self._gpus.is_narrowed(plan) and not self._gpus.has_enough(plan, used):
+            self._check(plan)
+            return None
+        plan = self._gpus.chosen(plan, used)
+        run = self._asked.get(kind)
+        if run is not None and (run.key, run.gpu_choice) != (entry.key, plan.missing.gpu_choice):
+            self._withdraw(self._asked.pop(kind))
+            run = None
+        if run is None:
+            place = places[entry.key]
+            before = (each for each in self._asked.values() if places.get(each.key, place) < place)
+            if not all(each.is_decided for each in before):
+                return None  # the next job of its kind may be ahead of this one
+            if self._limits.lacks_descriptors(len(self._asked) + len(own)):
+                return None
+            run = self._asked[kind] = self._fork(kind, entry, plan, places)
+        if run.is_gone:
+            del self._asked[kind]
+            self._withdraw(run)
+            self._refuse(run)
+            return None
+        if not run.is_granted:
+            return None
+        del self._asked[kind]
+        self._arrivals.forget([run.key])
+        return lambda state: self._begin(run, state)
+
+    def _check(self, plan: Plan) -> None:
+        """Raise InfeasibleError if even all GPUs of this queue would not be enough."""
+        on_any = self._gpus.chosen(plan, ())
+        _, wanted = granting.prepare_job(os.urandom(6).hex(), on_any, self._backend, self._gpus.observer)
+        granting.preview(plan.broker, wanted, self._ledger)
+
+    def _refuse(self, run: Run) -> None:
+        error = run.why_not()
+        if isinstance(error, InfeasibleError) and self._gpus.is_narrowed(run.plan):
+            return  # impossible on the GPUs without our own jobs, but possible on all of them
+        raise error if isinstance(error, _ANSWERS) else StateError(str(error))
+
+    def _fork(self, kind: Kind, entry: Entry, plan: Plan, places: Mapping[str, Place]) -> Run:
+        """Raises StateError."""
+        others = [run for of, run in self._asked.items() if of != kind]
+        arrived_s, ahead_of = self._arrivals.place(entry, places, others)
+        state = self._register.states[entry.key]
+        log = self._register.log_dir.log_name(state.no, state.attempts + 1)
+        invocation = replace(
+            plan.invocation, log=f"{self._register.log_dir.path}/{log}", look_s=self._options.poll_s,
+            directory=os.path.join(os.getcwd(), entry.attributes.cwd),
+        )  # fmt: skip
+        order = Order(
+            os.urandom(6).hex(), replace(plan, invocation=invocation), arrived_s, ahead_of,
+            starts_late=plan.missing.is_nothing and plan.profile.timeout_s is not None,
+        )  # fmt: skip
+        return self._forks.begin(order, entry, self._register)
+
+    def _withdraw(self, run: Run) -> None:
+        run.hang_up()
+        self._leaving.append(run)
 
     def keep(self, kinds: Collection[Kind]) -> None:
-        self._requests.keep(kinds)
+        for kind in [kind for kind in self._asked if kind not in kinds]:
+            self._withdraw(self._asked.pop(kind))
 
     def forget(self, keys: Iterable[str]) -> None:
-        self._requests.forget(keys)
+        self._arrivals.forget(keys)
 
     @property
     def is_waiting(self) -> bool:
-        return self._requests.is_waiting
+        return any(run.why for run in self._asked.values())
 
     def why(self, kind: Kind) -> str:
-        return rows.why(self._requests.why(kind), self._monitor.indices(), proc.now_s())
+        run = self._asked.get(kind)
+        return (run.why or "") if run is not None else ""
 
     # -- attempts whose commands have not started ----------------------------------------------------------
 
+    def _begin(self, run: Run, state: JobState) -> bool:
+        """Note the attempt; False: no room for its file."""
+        if not self._register.reserve(run.job_id):
+            self._withdraw(run)
+            return False
+        self._register.do(
+            folding.begun(
+                state.key, run.job_id, boot_id=proc.boot_id(), attempt=state.attempts + 1,
+                log=os.path.basename(run.order.plan.invocation.log), gpus=run.gpus,
+                gpu_indices=list(run.gpu_indices), vram_mib=run.vram_mib, at=time.time(),
+            )
+        )  # fmt: skip
+        self._begun[run.job_id] = run
+        problem = run.plan.sharing.problem if run.plan.sharing is not None else ""
+        if problem:
+            self._pass_on("warning", f"no turns are taken (share): {problem}")
+        return True
+
     def start_commands(self) -> tuple[list[str], list[tuple[str, SlicerError]]]:
-        return self._starting.start_commands()
+        started: list[str] = []
+        failed: list[tuple[str, SlicerError]] = []
+        earlier = 0  # early jobs that are not ready yet: later ones must not take their places
+        for job_id, run in list(self._begun.items()):
+            if run.is_running or (run.is_gone and self._has_begun(run)):
+                self._running[job_id] = self._begun.pop(job_id)
+                started.append(run.key)
+            elif run.is_gone:
+                self.give_up(job_id)
+                failed.append((run.key, run.why_not()))
+            elif not run.is_ready:
+                earlier += run.may_be_early
+            elif not run.has_word and (not run.may_be_early or self._has_place(run, earlier)):
+                run.go()
+        return started, failed
+
+    def _has_place(self, run: Run, earlier: int) -> bool:
+        others = [each for each in self._begun.values() if each is not run]
+        return self._limits.has_place(others, self._living(), earlier)
 
     def unstarted(self, job_id: str) -> str | None:
-        return self._starting.key_of(job_id)
+        run = self._begun.get(job_id)
+        return run.key if run is not None and not run.has_word else None
 
     def give_up(self, job_id: str) -> bool:
-        self._starting.give_up(job_id)
+        run = self._begun.pop(job_id)
+        self._withdraw(run)
+        self._register.do(folding.unbegun(run.key, job_id))
+        self._register.forget(job_id)
         return True
 
     # -- running attempts ----------------------------------------------------------------------------------
 
+    def _living(self) -> list[Run | Adopted]:
+        return [*self._running.values(), *self._adopted.jobs.values()]
+
     @property
     def job_count(self) -> int:
-        return len(self._starting) + len(self._running)
+        return len(self._begun) + len(self._living())
 
     @property
     def is_busy(self) -> bool:
-        return len(self._starting) > 0 or not self._running.is_empty
+        return self.job_count > 0
 
     def recover(self, state: JobState) -> EndedAttempt | None:
         if state.engine:
             hint = f"start it again with --engine {state.engine}, or auto"
             raise StateError(f"job {state.no} of an earlier queue is with {state.engine}", hint=hint)
-        return self._running.recover(state)
+        return self._adopt(state.key, state.job, state.boot_id)
+
+    def _adopt(self, key: str, job_id: str, boot_id: str = "", use: Use | None = None) -> EndedAttempt | None:
+        """The attempt's end; None: it runs on without a supervisor of ours."""
+        if self._adopted.add(key, job_id):
+            return None
+        found = self._register.attempt(job_id)
+        return ended_attempt.recovered(key, job_id, found, use, self._events.warning, boot_id)
 
     def discard(self, job_id: str) -> None:
         self._register.forget(job_id)
 
-    def watched(self) -> tuple[list[int], list[int], float | None]:
-        waiting, ask_s = self._requests.watched()
-        descriptors = [*self._starting.descriptors(), *self._running.descriptors(), *waiting]
-        left_s = soonest(ask_s, self._running.left_s(), self._monitor.left_s())
-        return descriptors, self._running.urgent(), left_s
+    def watched(self) -> tuple[list[int], float | None]:
+        runs = (*self._asked.values(), *self._begun.values(), *self._running.values())
+        descriptors = [run.fd for run in runs if not run.is_gone] + [run.pidfd for run in self._leaving]
+        descriptors += self._adopted.descriptors()
+        look_s = self._gpus.left_s() if any(job.gpus for job in self._living()) else None
+        return descriptors, soonest(self._adopted.left_s(), look_s)
 
     def take_ended(self, ready: Collection[int]) -> list[EndedAttempt]:
-        self._requests.woken(ready)
-        ended = [*self._starting.take_killed(ready), *self._running.take_ended(ready)]
-        for attempt in ended:
-            self._told_mib.pop(attempt.job_id, None)
-        return ended
+        for run in [each for each in self._leaving if each.pidfd in ready or proc.has_ended(each.pidfd)]:
+            self._leaving.remove(run)
+            run.reap()
+        for run in (*self._asked.values(), *self._begun.values(), *self._running.values()):
+            if run.fd in ready:
+                for news in run.hear():
+                    self._tell(run, news)
+        return [*self._take_killed(), *self._take_running(), *self._take_adopted(ready)]
+
+    def _take_killed(self) -> Iterator[EndedAttempt]:
+        for job_id, run in list(self._begun.items()):
+            if not run.is_gone or not isinstance(run.why_not(), KeeperEnded) or self._has_begun(run):
+                continue
+            del self._begun[job_id]
+            run.reap()
+            may_begin = run.has_word and run.error is None  # its keeper may have the order
+            ended = self._ending(run) if may_begin else ended_attempt.unbegun(run.key, job_id)
+            if ended is not None:
+                yield ended
+
+    def _has_begun(self, run: Run) -> bool:
+        return run.is_running or self._register.attempt(run.job_id) is not None
+
+    def _take_running(self) -> Iterator[EndedAttempt]:
+        for job_id, run in list(self._running.items()):
+            if not run.is_gone:
+                continue
+            del self._running[job_id]
+            run.reap()
+            ended = self._ending(run)
+            if ended is not None:
+                yield ended
+
+    def _take_adopted(self, ready: Collection[int]) -> Iterator[EndedAttempt]:
+        for job, ended in self._adopted.take_ended(ready):
+            declared_mib = self._register.states[job.key].vram_mib
+            for uuid, mib in zip(job.gpus, ended.vram_peak_mib, strict=False):
+                self._tell_of_excess(job, uuid, mib, declared_mib or mib)
+            yield ended
+
+    def _ending(self, run: Run) -> EndedAttempt | None:
+        found = self._register.attempt(run.job_id)
+        if found is not None and found.outcome is not None:
+            return ended_attempt.from_outcome(run.key, run.job_id, found.outcome, run.use)
+        if run.error is not None:
+            return ended_attempt.failed(run.key, run.job_id, run.error)
+        return self._adopt(run.key, run.job_id, use=run.use)
 
     def stop(self, key: str | None = None) -> None:
-        self._running.stop(key)
+        for run in (*self._begun.values(), *self._running.values()):
+            if run.has_word and key in (None, run.key):
+                run.stop()
+        self._adopted.stop(key)
 
     # -- the use of GPUs ---------------------------------------------------------------------------------
 
     def watch(self) -> None:
-        left_s = self._monitor.left_s()
-        if left_s is None or left_s > 0:
-            return
-        before = self._monitor.problem
-        for found in self._monitor.look():
-            self._tell_of_use(found)
+        if any(job.gpus for job in self._living()) and not self._gpus.left_s():
+            self._gpus.look()
+            self._register.has_changed = True
+            for job, uuid, mib in self._adopted.look():
+                assert job.held is not None
+                self._tell_of_excess(job, uuid, mib, job.held.lease.vram_mib or 0)
+
+    def _tell(self, run: Run, news: dict[str, Any]) -> None:
+        state, event = self._register.states[run.key], news.pop("event")
         self._register.has_changed = True
-        problem = self._monitor.problem
-        if problem is not None and str(problem) != str(before):
-            self._events.warning(f"the jobs' use of their GPUs cannot be measured: {problem}")
-        for job_id, use in self._monitor.uses() if self._options.verbose else ():
-            peak_mib = max(use.peak_mib, default=0)
-            state = self._register.states.by_job(job_id)
-            if state is not None and peak_mib >= self._told_mib.get(job_id, 0) + _USAGE_STEP_MIB:
-                self._told_mib[job_id] = peak_mib
+        if event in ("notice", "warning"):
+            self._pass_on(event, news["text"], f"job {state.no}: ")
+        elif event == "escaped":
+            self._events.warning(f"job {state.no} {news['how']}")
+        elif event == "idle":
+            self._events.add("idle", state, **news)
+        elif event == "exceeds":
+            ends, is_cap = news.pop("ends"), news.pop("is_cap")
+            self._tell_of_excess(run, **news, always=is_cap)
+            if ends:
+                self._events.warning(f"job {state.no} got past its cap, and is ended")
+        elif event == "used" and self._options.verbose and run.use is not None:
+            peak_mib = max(run.use.peak_mib, default=0)
+            if peak_mib >= run.told_mib + _USAGE_STEP_MIB:
+                run.told_mib = peak_mib
                 self._events.add("usage", state)
 
-    def _tell_of_use(self, found: Exceeded | Escaped | IdleNews) -> None:
-        state = self._register.states.by_job(found.job)
-        if state is None:
-            return
-        if isinstance(found, Escaped):
-            self._events.warning(f"job {state.no} {found.how}")
-            return
-        if isinstance(found, IdleNews):
-            figures = {"idle_s": found.idle_s, "left_s": found.left_s}
-            self._events.add("idle", state, what=found.kind, text=found.words(), **figures)
-            if found.kind == "ends":
-                self._running.end_for(found.job, "idle")
-            return
-        self._events.add(
-            "exceeds", state, gpu=self._monitor.index(found.gpu), used_mib=found.used_mib,
-            declared_mib=found.declared_mib,
-        )  # fmt: skip
-        if found.ends:
-            self._events.warning(f"job {state.no} got past its cap, and is ended")
-            self._running.end_for(found.job, "cap")
+    def _pass_on(self, event: str, text: str, whose: str = "") -> None:
+        """Tell people once: what one run says, others may say, too."""
+        if text not in self._told:
+            self._told.add(text)
+            (self._events.notice if event == "notice" else self._events.warning)(whose + text)
 
-    def use_of(self, job_id: str) -> LeaseUse | None:
-        return self._monitor.use_of(job_id)
+    def _tell_of_excess(
+        self, job: Run | Adopted, gpu: str, used_mib: int, declared_mib: int, *, always: bool = False
+    ) -> None:
+        """Once for a GPU, and beyond the tolerance, unless it is to be said ``always``."""
+        is_little = used_mib <= declared_mib * (1 + self._options.tolerance)
+        if not always and (gpu in job.told_gpus or is_little):
+            return
+        job.told_gpus.add(gpu)
+        state, index = self._register.states[job.key], job.gpu_indices[job.gpus.index(gpu)]
+        self._events.add("exceeds", state, gpu=index, used_mib=used_mib, declared_mib=declared_mib)
+
+    def use_of(self, job_id: str) -> Use | None:
+        job = self._running.get(job_id) or self._adopted.jobs.get(job_id)
+        return job.use if job is not None else None
 
     def gpu_rows(self, numbers: dict[str, int]) -> tuple[GpuRow, ...]:
-        return self._monitor.rows(numbers)
+        return self._gpus.rows((numbers[job.job_id], job.gpus) for job in self._living())
 
     def largest_mib(self) -> int:
-        allowed = self._requests.allowed()
-        sizes = [each.total_mib for each in self._gpu_observer.memory if each.gpu_uuid in allowed]
-        return max(sizes, default=0)
+        return self._gpus.largest_mib()

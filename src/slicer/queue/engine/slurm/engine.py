@@ -213,11 +213,11 @@ class SlurmEngine(Engine):
     def discard(self, job_id: str) -> None:
         self._exchange.forget(job_id)
 
-    def watched(self) -> tuple[list[int], list[int], float | None]:
+    def watched(self) -> tuple[list[int], float | None]:
         running = [*self._slurm.running(), *self._submissions.running()]
         limits = [self._slurm.left_s(has_attempts=bool(self._tracked)), *(each.left_s() for each in running)]
         limits.append(0.0 if self._ended else None)
-        return [self._exchange.fd, *(each.fd for each in running)], [], soonest(*limits)
+        return [self._exchange.fd, *(each.fd for each in running)], soonest(*limits)
 
     def take_ended(self, ready: Collection[int]) -> list[EndedAttempt]:
         try:

@@ -1,0 +1,195 @@
+"""The run of one attempt, in the process that the queue has forked for it: an ordinary ``slicer run``.
+
+It asks for its lease like any other, starts its scope, and waits for the queue's word, which comes when the
+register is on the disk. From then on it needs no queue.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import socket
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from slicer import faults
+from slicer.errors import SlicerError
+from slicer.job import launch
+from slicer.job.following import Teller
+from slicer.job.gpu_use import Escaped, Exceeded
+from slicer.job.job import Follower, Job
+from slicer.kernel import proc
+from slicer.kernel.open_files import close_all_but
+from slicer.kernel.signals import INTERRUPTS, STOP, block_interrupts, signal
+from slicer.queue.show import rows
+from slicer.queue.state.attempt import Attempt
+from slicer.record import as_dict, record, replace
+
+if TYPE_CHECKING:
+    from slicer.job.gpu_use import Found, Use
+    from slicer.job.plan import Plan
+    from slicer.ledger.leasing import PreparedRequest
+    from slicer.ledger.ledger import Ledger
+    from slicer.model import Busy, Lease
+
+_COMM = b"slicer-run"
+_TELL_S = 1.0  # between two tellings of the same use
+
+
+def preload() -> None:
+    """Import what every run needs, once for all."""
+    from slicer.job import command, ending, job_control, keeper, report, stop_rule, supervisor
+    from slicer.kernel import cgroup
+    from slicer.ledger import waiting
+    from slicer.outcome import history, journal
+    from slicer.placement import decision, order
+
+    del cgroup, command, decision, ending, job_control, journal, keeper, order, report, stop_rule, supervisor
+    del waiting
+    history.preload()
+
+
+class Withdrawn(BaseException):
+    """The queue does not want the job any more, or is dead."""
+
+
+@record
+class Order:
+    """What the queue wants to be run."""
+
+    job: str  # its id
+    plan: Plan  # with its directory and log
+    arrived_s: float  # of its request, by the ledger's clock
+    ahead_of: str  # as in PreparedRequest
+    starts_late: bool  # its scope starts with its command
+
+
+def be_run(
+    order: Order, connection: socket.socket, ledger: Ledger, attempts: int, logs: int, mask: frozenset[int],
+    limits: tuple[int, int],
+) -> None:  # fmt: skip
+    """The forked process. ``attempts``, ``logs``: directories; ``mask``, ``limits``: for the command."""
+    gc.disable()  # collecting would copy the pages that all runs share
+    os.setsid()  # Ctrl-C and Ctrl-Z at the queue's terminal are for the queue
+    block_interrupts()  # as in slicer run: they are taken in sleeps, and later for the job
+    signal.pthread_sigmask(signal.SIG_BLOCK, {STOP})
+    for signo in (*INTERRUPTS, signal.SIGCONT, signal.SIGWINCH):
+        signal.signal(signo, signal.SIG_DFL)
+    signal.set_wakeup_fd(-1)
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    close_all_but((connection.fileno(), attempts, logs, *ledger.descriptors()))
+    ledger.after_fork()
+    with open("/proc/self/comm", "wb", buffering=0) as comm:
+        comm.write(_COMM)
+    proc.retitle(f"slicer run: {order.plan.invocation.name}")  # who ends the queue by its title spares it
+    faults.point("run-forked")
+    teller = Teller(connection)
+    signal.signal(signal.SIGTERM, _withdraw)
+    teller.signals(signal.SIGTERM)
+    invocation = replace(
+        order.plan.invocation,
+        attempt=Attempt(attempts, order.job, logs, os.path.basename(order.plan.invocation.log)),
+    )
+    told = _Told(teller)
+
+    def ask(wanted: PreparedRequest) -> PreparedRequest:
+        told.wanted = wanted
+        ticket = replace(wanted.ticket, arrived_s=order.arrived_s)
+        return replace(wanted, ticket=ticket, ahead_of=order.ahead_of)
+
+    try:
+        if teller.is_alone():
+            return
+        plan = replace(order.plan, invocation=invocation)
+        launch.run_planned(order.job, plan, ledger, told, mask, _Follower(teller, order.starts_late), ask)
+    except SlicerError as error:
+        teller.fail(error)
+    except Withdrawn:
+        return
+
+
+def _withdraw(signo: int, frame: object) -> None:
+    raise Withdrawn
+
+
+class _Told:
+    """What the run says to people goes to the queue."""
+
+    wanted: PreparedRequest | None = None
+
+    def __init__(self, teller: Teller) -> None:
+        self._teller = teller
+        self._why: str | None = None  # unsaid
+
+    def notice(self, text: str) -> None:
+        if self.wanted is None or text not in self.wanted.observer.notes:  # those are for single jobs
+            self._teller.tell("notice", text=text)
+
+    def warning(self, text: str) -> None:
+        self._teller.tell("warning", text=text)
+
+    def waiting(self, busy: Busy) -> None:
+        self.still_waiting(busy)
+
+    def still_waiting(self, busy: Busy) -> float | None:
+        known = {} if self.wanted is None else {gpu.uuid: gpu.index for gpu in self.wanted.observer.gpus}
+        why = rows.why(busy, known, proc.now_s())
+        if why != self._why:
+            self._why = why
+            self._teller.tell("waiting", why=why)
+        return None
+
+    def acquired(self, lease: Lease, waited_s: float) -> None:
+        """Nothing: the follower hears more."""
+
+
+class _Follower(Follower):
+    """Tells the queue, and awaits its word."""
+
+    def __init__(self, teller: Teller, starts_late: bool) -> None:
+        self._teller = teller
+        self._starts_late = starts_late
+        self._told: object = None
+        self._tell_at = 0.0  # monotonic
+
+    def granted(self, job: Job, lease: Lease, waited_s: float, stand_by: Callable[[], int]) -> None:
+        self._teller.signals(0)
+        self._teller.tell(
+            "acquired", gpus=lease.gpus, gpu_indices=lease.gpu_indices, vram_mib=lease.vram_mib
+        )
+        guard = -1 if self._starts_late else stand_by()
+        try:
+            self._teller.tell("ready")
+            if not self._teller.may_go(guard):
+                raise Withdrawn
+        finally:
+            if guard >= 0:
+                os.close(guard)
+
+    def begun(self) -> None:
+        self._teller.tell("runs")
+
+    def used(self, use: Use, *, is_last: bool = False) -> None:
+        known = use.now_mib, use.peak_mib
+        if not is_last and known == self._told and time.monotonic() < self._tell_at:
+            return
+        self._told, self._tell_at = known, time.monotonic() + _TELL_S
+        self._teller.tell("used", **as_dict(use))
+
+    def found(self, news: Found) -> bool:
+        if isinstance(news, Escaped):
+            self._teller.tell("escaped", how=news.how)
+        elif isinstance(news, Exceeded):
+            self._teller.tell(
+                "exceeds", gpu=news.gpu, used_mib=news.used_mib, declared_mib=news.declared_mib,
+                is_cap=news.is_cap, ends=news.ends,
+            )  # fmt: skip
+        else:
+            figures: dict[str, Any] = {"idle_s": news.idle_s, "left_s": news.left_s}
+            self._teller.tell("idle", what=news.kind, text=news.words(), **figures)
+        return True
