@@ -33,41 +33,19 @@ let
   matches = pattern: found: isString found && match pattern found != null;
   oneOrMore = check: found: isList found && found != [ ] && lib.all check found;
 
-  # "12" or "12.5", and what follows it; null for what does not begin with a number.
-  split =
+  number = "((0|[1-9][0-9]{0,14})(\\.[0-9]{1,6})?)";
+  mebibyte = 1048576.0; # floats, which do not overflow
+  factors = { "" = 1.0; K = 1024.0; M = mebibyte; G = 1024 * mebibyte; T = 1024 * factors.G; P = 1024 * factors.T; };
+  bytes =
     found:
     let
-      parts = match "((0|[1-9][0-9]{0,14})(\\.[0-9]{1,6})?) ?([a-zA-Zµ%]*)" found;
+      parts = if isString found then match "${number}([KMGTP]?)" found else null;
     in
-    if !isString found || parts == null then
-      null
-    else
-      {
-        number = fromJSON (lib.head parts);
-        unit = lib.last parts;
-      };
-  scaled =
-    factors: found:
-    let
-      parts = split found;
-    in
-    if !isString found || parts == null || !(factors ? ${parts.unit}) then
-      null
-    else
-      parts.number * factors.${parts.unit};
-
-  # Floats, which do not overflow.
-  mebibyte = 1048576.0;
-  bytes = scaled {
-    "" = 1.0;
-    K = 1024.0;
-    M = mebibyte;
-    G = 1024.0 * mebibyte;
-    T = 1024.0 * 1024.0 * mebibyte;
-    P = 1024.0 * 1024.0 * 1024.0 * mebibyte;
-  };
+    if parts == null then null else fromJSON (lib.head parts) * factors.${lib.last parts};
   # At most two digits after the point.
-  percent = found: if matches "[0-9]+(\\.[0-9]{1,2})?%" found then scaled { "%" = 1; } found else null;
+  percent =
+    found:
+    if matches "(0|[1-9][0-9]{0,14})(\\.[0-9]{1,2})?%" found then fromJSON (lib.removeSuffix "%" found) else null;
 
   percentBetween =
     low: high: found:
@@ -79,11 +57,11 @@ let
     (isInt found && found >= least)
     || found == "infinity"
     || (percentBetween 0 100 found && (percent found > 0 || least == 0))
-    || (matches "[0-9]+|[0-9.]+[KMGTP]" found && sizeBetween least found);
+    || sizeBetween least found;
   sizeBetween = least: found: bytes found != null && least <= bytes found && bytes found <= most;
 
   # Sizes of GPU memory: a bare number could mean bytes or MiB.
-  withUnit = found: found == "0" || (matches "[0-9.]+[KMGTP]" found && sizeBetween 0 found);
+  withUnit = found: found == "0" || (matches ".*[KMGTP]" found && sizeBetween 0 found);
 
   units = "us|usec|ms|msec|s|sec|second|seconds|m|min|minute|minutes|h|hr|hour|hours|d|day|days|w|week|weeks|y|year|years";
   isDuration =

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from typing import Any, Literal
 
     from slicer.config.files import Layer
-    from slicer.config.values import Entry
 
     Mode = Literal["gpu", "cpu"]
 
@@ -30,18 +29,14 @@ def slot_limits(layers: Iterable[Layer]) -> dict[str, int]:
             for path, below in tables(table):
                 if "max_jobs" in below:
                     where = layer.where("routes", name, *path, "max_jobs")
-                    found[slot_name(name, path[-1])] = max_jobs((below["max_jobs"], where, ConfigError))
+                    entry = (below["max_jobs"], where, ConfigError)
+                    found[slot_name(name, path[-1])] = values.count(entry, "max_jobs", lowest=1)
     return found
 
 
 def slot_name(route: str, destination: str) -> str:
     """The ledger's name for the jobs of a destination that has ``max_jobs``."""
     return f"{route}-{destination}"
-
-
-def max_jobs(entry: Entry, key: str = "max_jobs") -> int:
-    """The number of jobs of a destination that may run at a time."""
-    return values.count(entry, key, lowest=1)
 
 
 def tables(table: dict[str, Any]) -> list[tuple[tuple[str, ...], dict[str, Any]]]:
