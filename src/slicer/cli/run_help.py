@@ -147,9 +147,9 @@ _COMPLETIONS = {
 def _click_option(option: Option) -> click.Option:
     made: dict[str, Any] = {"help": option.help, "hidden": option.hidden}
     if option.metavar:
-        made |= {"metavar": option.metavar, "type": str, "multiple": option.many}
+        made |= {"metavar": option.metavar, "type": str, "multiple": option.default == ()}
         if option.choices:
-            made |= {"type": click.Choice(option.choices), "metavar": "|".join(option.choices)}
+            made["type"] = click.Choice(option.choices)
         if option.field == "outcome":
             made["type"] = click.Path()
         if option.field in _COMPLETIONS:

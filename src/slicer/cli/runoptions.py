@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 @record
 class Option:
-    """``metavar`` is "" for a flag; ``value`` is what a flag sets."""
+    """``metavar`` is "" for a flag, and "fail|wait" for words to choose from; ``value`` is what a flag sets.
+
+    One whose default is () may be given several times.
+    """
 
     names: tuple[str, ...]
     field: str
@@ -24,15 +27,18 @@ class Option:
     help: str
     default: object
     value: object = True
-    many: bool = False
-    choices: tuple[str, ...] = ()
     hidden: bool = False  # from --help
 
+    @property
+    def choices(self) -> tuple[str, ...]:
+        is_choice = self.metavar.islower() or self.metavar.isdigit()
+        return tuple(self.metavar.split("|")) if is_choice else ()
 
-def _option(names: str, metavar: str, help: str, default: object = None, **more: Any) -> Option:
+
+def _option(names: str, metavar: str, help: str, default: object = None, *, hidden: bool = False) -> Option:
     """An option with a value. Its field is named after its last name."""
     field = names.rpartition("--")[2].replace("-", "_")
-    return Option(tuple(names.split()), field, metavar, help, default, **more)
+    return Option(tuple(names.split()), field, metavar, help, default, hidden=hidden)
 
 
 def _flag(names: str, field: str, help: str, default: object = False, value: object = True) -> Option:
@@ -44,15 +50,14 @@ OPTIONS = (
     _option("-g --gpus", "N", "Take N GPUs: whole ones, or with --vram a part of each."),
     _option("--gpu", "LIST", "Take these GPUs (indices or UUIDs: 0,2); with --gpus N any N of them."),
     _option(
-        "--gpu-ids", "WHICH", "What CUDA_VISIBLE_DEVICES has: uuid (default), or index for old programs.",
-        choices=("uuid", "index"),
+        "--gpu-ids", "uuid|index",
+        "What CUDA_VISIBLE_DEVICES has: uuid (default), or index for old programs.",
     ),
     _option("--vram", "SIZE", "Memory to take on each GPU (8G, 500M), sharing it with jobs that fit."),
     _option("--margin", "SIZE", "Memory that must stay free on each GPU, besides the job's own."),
     _option(
-        "--share", "WHICH",
+        "--share", "lock|cap|both|off",
         "Share a GPU: take turns (lock), make --vram a hard limit (cap), both, or off.",
-        choices=("lock", "cap", "both", "off"),
     ),
     _option(
         "--share-mode", "MODE",
@@ -61,7 +66,6 @@ OPTIONS = (
     _option("--cpu-slots", "N", "Take N CPU slots."),
     _option(
         "--slot", "NAME[=N]", "Take one slot, or N, of this name, from [slots] in the configuration.", (),
-        many=True,
     ),
     _option("--priority", "N", "-100 to 100, default 0: the highest in the queue goes first."),
     _option("-n --name", "NAME", "The name that others see for this job.", ""),
@@ -73,19 +77,12 @@ OPTIONS = (
     ),
     _option("--max-wait", "DURATION", "Wait no longer than this; 0: not at all."),
     _option(
-        "--then", "WHICH",
+        "--then", "run|fail",
         "After --max-wait: fail with 75 (the default with GPUs), or run beside the holder.",
-        choices=("run", "fail"),
     ),
     _option("--timeout", "DURATION", "End the job after this long (SIGTERM, then SIGKILL); exit 124."),
-    _option(
-        "--set", "PROPERTY=VALUE", "A systemd property for the scope: MemoryMax=8G, CPUQuota=200%.", (),
-        many=True,
-    ),
-    _option(
-        "--backend", "WHICH", "auto uses systemd if it is running.", "auto",
-        choices=("auto", "systemd", "plain"),
-    ),
+    _option("--set", "PROPERTY=VALUE", "A systemd property for the scope: MemoryMax=8G, CPUQuota=200%.", ()),
+    _option("--backend", "auto|systemd|plain", "auto uses systemd if it is running.", "auto"),
     _flag("--exec", "exec", "Become the command instead of supervising it; no outcome is recorded."),
     _flag("--linger", "linger", "Wait for processes that outlive the command instead of ending them.", None),
     _flag("--journal", "journal", "Copy the command's output to the journal, under its unit."),
@@ -98,12 +95,12 @@ OPTIONS = (
     ),
     _option(
         "--after", "JOB[:ok|any|failed]",
-        "Start after that job has ended: well (default), in any way, or badly.", (), many=True,
+        "Start after that job has ended: well (default), in any way, or badly.", (),
     ),
     _option("--begin", "TIME", "Start at that time (22:00, monday 8:00), or after a duration (90m)."),
     _option("--job", "ID", "Be the job of that id.", "", hidden=True),
     _option("--detached", "JOB", "Be that job, which a caller has detached.", "", hidden=True),
-    _option("--awaits", "JOB:CONDITION", "As --after, by the whole id.", (), many=True, hidden=True),
+    _option("--awaits", "JOB:CONDITION", "As --after, by the whole id.", (), hidden=True),
     _option("--begins-at", "SECONDS", "As --begin, since 1970.", hidden=True),
     _flag("--dry-run", "dry_run", "Print what slicer would do, with the source of each value."),
     _flag("-q --quiet", "verbosity", "Print errors only.", 0, -1),
@@ -119,9 +116,9 @@ _SCOPE_FIELDS = (
 
 _HOLD_OPTIONS = (
     _option(
-        "--protocol", "VERSION",
+        "--protocol", "1",
         "For programs: hold until stdin ends, and say in lines of JSON what happens (see `slicer client`).",
-        "", choices=("1",),
+        "",
     ),
 )  # fmt: skip
 
@@ -134,8 +131,8 @@ _ROUTE_OPTIONS = (
     _flag("--explain", "explain", "Only decide: print where the job would go, and why."),
     _flag("--json", "json", "Print the decision, and errors, as JSON."),
     _option(
-        "--on-busy", "WHICH", "If busy, override the route: fail, wait, or try other destinations.",
-        choices=("fail", "wait", "other"),
+        "--on-busy", "fail|wait|other",
+        "If busy, override the route: fail, wait, or try other destinations.",
     ),
     _option("--program", "PATH", "Execute PATH; COMMAND is only the name that it gets.", "", hidden=True),
 )  # fmt: skip
@@ -206,7 +203,7 @@ def _take(found: dict[str, Any], option: Option, name: str, value: str | None, r
         value = rest.pop(0)
     if option.choices and value not in option.choices:
         raise UsageError(f"{value!r} is not one of {', '.join(option.choices)}", where=name)
-    found[option.field] = (*found[option.field], value) if option.many else value
+    found[option.field] = (*found[option.field], value) if option.default == () else value
 
 
 _MEMORY = "--set MemoryMax=8G limits main memory; --vram 8G requests GPU memory"
