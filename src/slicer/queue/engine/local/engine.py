@@ -33,7 +33,7 @@ from slicer.queue.engine.local.adopted import Adopted, AdoptedJobs
 from slicer.queue.engine.local.arrivals import Arrivals
 from slicer.queue.engine.local.gpus import Gpus
 from slicer.queue.engine.local.limits import Limits
-from slicer.queue.engine.local.run import Order, preload
+from slicer.queue.engine.local.run import Order, preload, preload_gpus
 from slicer.queue.engine.local.runs import Forks, Run
 from slicer.queue.events import Events
 from slicer.queue.model import Entry, GpuRow, JobState, Kind, Place, QueueOptions
@@ -93,6 +93,7 @@ class LocalEngine(Engine):
 
     def open_gpus(self) -> None:
         self._gpus.observer.open()
+        preload_gpus()
 
     def close(self) -> None:
         self.keep(())
@@ -117,7 +118,7 @@ class LocalEngine(Engine):
             return None
         plan = self._gpus.chosen(plan, used)
         run = self._asked.get(kind)
-        if run is not None and (run.key, run.gpu_choice) != (entry.key, plan.missing.gpu_choice):
+        if run is not None and (run.key, run.plan.missing.gpu_choice) != (entry.key, plan.missing.gpu_choice):
             self._withdraw(self._asked.pop(kind))
             run = None
         if run is None:
@@ -165,7 +166,7 @@ class LocalEngine(Engine):
             os.urandom(6).hex(), replace(plan, invocation=invocation), arrived_s, ahead_of,
             starts_late=plan.missing.is_nothing and plan.profile.timeout_s is not None,
         )  # fmt: skip
-        return self._forks.begin(order, entry, self._register)
+        return self._forks.begin(order, entry.key, self._register)
 
     def _withdraw(self, run: Run) -> None:
         run.hang_up()
@@ -196,7 +197,7 @@ class LocalEngine(Engine):
         self._register.do(
             folding.begun(
                 state.key, run.job_id, boot_id=proc.boot_id(), attempt=state.attempts + 1,
-                log=os.path.basename(run.order.plan.invocation.log), gpus=run.gpus,
+                log=os.path.basename(run.plan.invocation.log), gpus=run.gpus,
                 gpu_indices=list(run.gpu_indices), vram_mib=run.vram_mib, at=time.time(),
             )
         )  # fmt: skip

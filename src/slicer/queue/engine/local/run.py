@@ -51,6 +51,14 @@ def preload() -> None:
     history.preload()
 
 
+def preload_gpus() -> None:
+    """The same for a run with GPUs."""
+    from slicer.gpu import attribution, device_nodes, ordinals, snapshot
+    from slicer.job import gpu_leftovers, gpu_watch
+
+    del attribution, device_nodes, gpu_leftovers, gpu_watch, ordinals, snapshot
+
+
 class Withdrawn(BaseException):
     """The queue does not want the job any more, or is dead."""
 

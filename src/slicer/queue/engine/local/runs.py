@@ -17,7 +17,6 @@ from slicer.kernel import proc
 from slicer.kernel.signals import STOP
 from slicer.ledger.ledger import Ledger
 from slicer.queue.engine.local.run import Order, be_run
-from slicer.queue.model import Entry
 
 if TYPE_CHECKING:
     from slicer.queue.state.register import Register
@@ -26,11 +25,9 @@ if TYPE_CHECKING:
 class Run:
     """One attempt. ``pidfd``: its supervisor's."""
 
-    def __init__(self, order: Order, entry: Entry, followed: Followed, pid: int) -> None:
+    def __init__(self, order: Order, key: str, followed: Followed, pid: int) -> None:
         self.job_id = order.job
-        self.order = order
-        self.entry = entry
-        self.key = entry.key
+        self.key = key
         self.plan = order.plan
         self.pidfd = os.pidfd_open(pid)
         self.why: str | None = None  # it waits for its lease
@@ -51,10 +48,6 @@ class Run:
     @property
     def fd(self) -> int:
         return self._followed.fd
-
-    @property
-    def gpu_choice(self) -> tuple[str, ...]:
-        return self.plan.missing.gpu_choice
 
     @property
     def is_decided(self) -> bool:
@@ -88,13 +81,12 @@ class Run:
                 self.is_running = True
             elif event == "error":
                 self.error = error_of(said)
-            elif event == "used":
+            else:
+                news.append(said)
+            if event == "used":
                 self.use = Use(
                     tuple(said["now_mib"]), tuple(said["peak_mib"]), said["utilisation"], said["looks"]
                 )
-                news.append(said)
-            else:
-                news.append(said)
         return news
 
     @property
@@ -140,7 +132,7 @@ class Forks:
         self._limits = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (self._limits[1], self._limits[1]))
 
-    def begin(self, order: Order, entry: Entry, register: Register) -> Run:
+    def begin(self, order: Order, key: str, register: Register) -> Run:
         """Fork the process. Raises BackendError."""
         try:
             ours, theirs = socket.socketpair()
@@ -160,4 +152,4 @@ class Forks:
             if pid == 0:
                 proc.be_child(duty)
         faults.point("queue-forked")
-        return Run(order, entry, Followed(ours), pid)
+        return Run(order, key, Followed(ours), pid)
