@@ -83,9 +83,8 @@ class Teller:
             return False
 
     def fail(self, error: SlicerError) -> None:
-        self.tell(
-            "error", name=type(error).__name__, message=error.message, where=error.where, hint=error.hint
-        )
+        kind = next(each for each in type(error).__mro__ if each.__module__ == errors.__name__)
+        self.tell("error", name=kind.__name__, message=error.message, where=error.where, hint=error.hint)
 
 
 class Followed:

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from slicer.errors import InfeasibleError, KeeperEnded, RequestCancelled, SlicerError, StateError
+from slicer.broker.client.connection import TooOld
+from slicer.errors import BrokerError, InfeasibleError, KeeperEnded, RequestCancelled, SlicerError, StateError
 from slicer.job.following import Followed, Teller, error_of
 
 
@@ -68,3 +69,11 @@ def test_an_error_arrives_as_it_was(both: tuple[Followed, Teller], error: Slicer
     found = error_of(said)
     assert type(found) is type(error)
     assert (str(found), found.exit_code) == (str(error), error.exit_code)
+
+
+# Q20: what another file makes of an error is still that error
+def test_a_kind_of_an_error_arrives_as_that_error(both: tuple[Followed, Teller]) -> None:
+    followed, teller = both
+    teller.fail(TooOld("the broker is old"))
+    (said,) = followed.heard()
+    assert type(error_of(said)) is BrokerError

@@ -124,7 +124,7 @@ class LocalEngine(Engine):
         if run is None:
             place = places[entry.key]
             before = (each for each in self._asked.values() if places.get(each.key, place) < place)
-            if not all(each.is_decided for each in before):
+            if not plan.missing.is_nothing and not all(each.is_decided for each in before):
                 return None  # the next job of its kind may be ahead of this one
             if self._limits.lacks_descriptors(len(self._asked) + len(own)):
                 return None
