@@ -21,7 +21,7 @@ ENDED_BY = {
     "slicer cap": "by slicer, because it got past its cap (over_cap)",
     "slicer idle": "by slicer, because it did not use its GPU (idle_timeout)",
     "slicer queue": "by its queue",
-    "slicer run": "by a signal to slicer run",
+    "slicer run": "sent to slicer run",
     "terminal": "from the terminal",
     "systemd": "from outside (systemctl stop or kill)",
     "shutdown": "at the machine's shutdown, or the user's last logout",
