@@ -77,7 +77,7 @@ class AutoEngine:
                 if wanted == LOCAL:
                     raise
                 begin = None
-            if begin is not None:
+            if begin is not None or self._here.is_deciding:
                 return begin
             self._full.add(kind)
         if wanted == LOCAL or not self._there.may_add(plan):
@@ -100,6 +100,10 @@ class AutoEngine:
     @property
     def is_waiting(self) -> bool:
         return any(engine.is_waiting for engine in self._both)
+
+    @property
+    def is_deciding(self) -> bool:
+        return any(engine.is_deciding for engine in self._both)
 
     def why(self, kind: Kind) -> str:
         return self._here.why(kind) or self._there.why(kind)

@@ -86,6 +86,11 @@ class Engine(Protocol):
         """Whether a request waits for its place."""
         return False
 
+    @property
+    def is_deciding(self) -> bool:
+        """Whether it is not known yet if a request has to wait; the next round may know it."""
+        return False
+
     def why(self, kind: Kind) -> str:
         """Why the jobs of a kind wait, in words; "" unknown."""
 

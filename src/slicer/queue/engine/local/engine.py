@@ -183,6 +183,10 @@ class LocalEngine(Engine):
     def is_waiting(self) -> bool:
         return any(run.why for run in self._asked.values())
 
+    @property
+    def is_deciding(self) -> bool:
+        return not all(run.is_decided for run in self._asked.values())
+
     def why(self, kind: Kind) -> str:
         run = self._asked.get(kind)
         return (run.why or "") if run is not None else ""
