@@ -201,8 +201,9 @@ def test_a_keeper_killed_while_its_job_runs(queues: QueueBox) -> None:
 def test_all_processes_of_slicer_killed_at_a_point(queues: QueueBox, point: str) -> None:
     queues.write("[vram=20G gpus=2] job a 0.02 3")
     queue = queues.start(env=queues.faults(point))
-    until(queues.stopped, f"somebody comes to {point}\n{queue.out}")
-    kill_9(queue.pid, *queues.named("slicer-run"), *queues.named("slicer-keeper"))
+    stopped = until(queues.stopped, f"somebody comes to {point}\n{queue.out}")
+    both = {*queues.named("slicer-run"), *queues.named("slicer-keeper")}
+    kill_9(queue.pid, *both.difference(stopped), *stopped)  # so nobody is left to act for who is dead
     is_known = point in BEFORE or (
         point in ENDING and ENDING.index(point) >= ENDING.index("attempt-noted-end")
     )
