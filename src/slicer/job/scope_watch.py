@@ -42,7 +42,7 @@ class Freezer:
         self.lease = lease
         self._directory = cgroup.path_of(lease.cgroup)
         self._state = state
-        self._is_frozen = False
+        self._is_frozen: bool | None = None  # not looked yet: it may have stood still before, for a moment
         self._thaw_at = None if limit_at is None else limit_at + _LATER_S
 
     def take(self, *, is_frozen: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from slicer.errors import StateError
 from slicer.kernel import cgroup, proc
 from slicer.ledger import control_log
+from slicer.ledger.files import BEGUN
 from slicer.record import record
 
 TYPE_CHECKING = False
@@ -62,12 +63,15 @@ def _is_stopped(lease: Lease) -> bool:
     return bool(pids) and all(proc.is_stopped(pid) for pid in pids)
 
 
-def awaits_turn(lease: Lease) -> bool:
+def awaits_turn(lease: Lease, directory: StateDir | None) -> bool:
     """Whether the scope is running and the command has not begun: its queue runs other jobs first.
 
-    Only jobs that hold nothing wait like this, so they are in nobody's way. A queue's keeper has no child
-    before the command begins; later it also has what the command leaves behind.
+    Only jobs that hold nothing wait like this, so they are in nobody's way.
     """
-    if lease.gpus or lease.slots or not lease.keeper or lease.pid != lease.keeper:
+    if lease.gpus or lease.slots or not lease.keeper or directory is None:
         return False
-    return not proc.children(lease.keeper) and proc.start_time(lease.keeper) is not None
+    try:
+        has_begun = directory.leases.lstat(lease.job).st_mode & BEGUN
+    except OSError:  # it has ended
+        return False
+    return not has_begun and proc.start_time(lease.keeper) is not None

@@ -219,7 +219,7 @@ class StatusReader:
             plain_lock=_plain_lock(config),
             now_s=at_s,
             halted=still,
-            not_begun=tuple(lease.job for lease in leases if awaits_turn(lease)),
+            not_begun=tuple(lease.job for lease in leases if awaits_turn(lease, self.directory)),
             sharing=standing(self.directory, [lease.job for lease in leases]),
             users=others.users if others else None,
             groups=others.groups if others else (),
