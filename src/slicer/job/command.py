@@ -29,6 +29,7 @@ from slicer.kernel.signals import (
     signal,
     timed_wait,
 )
+from slicer.kernel.sleep import seconds_until
 from slicer.model import Usage
 from slicer.record import record
 
@@ -225,13 +226,10 @@ class Command:
 
     def _left_s(self) -> float | None:
         """Seconds until something is due without a signal; None: never."""
-        at = [due_s(self._life, self._terms)]
-        if self._watchdog is not None and self._life.reason is None:
-            at.append(self._check_at)
-        if self._log_bound is not None:
-            at.append(self._log_bound.due)
-        soonest = min((each for each in at if each is not None), default=None)
-        return None if soonest is None else max(0.0, soonest - time.monotonic())
+        is_watched = self._watchdog is not None and self._life.reason is None
+        watch_at = self._check_at if is_watched else None
+        bound_at = self._log_bound.due if self._log_bound is not None else None
+        return seconds_until(due_s(self._life, self._terms), watch_at, bound_at)
 
     def _meet_deadlines(self) -> None:
         """Do the work that is due, however many signals arrive."""
