@@ -24,6 +24,7 @@ python3Packages.buildPythonApplication {
       ../completions
       ../docs
       ../man
+      ../nix/keys.json
       ../pyproject.toml
       ../setup.py
       ../slicer-client

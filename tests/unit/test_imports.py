@@ -11,7 +11,9 @@ import pytest
 import slicer
 from tests.process.harness import Box
 from tests.process.hot_path import BANNED, PLAIN, imported, imported_with_cache, surplus
+from tests.unit.program import Cli
 
+pytest_plugins = ["tests.unit.program"]
 pytestmark = pytest.mark.both_pythons
 
 SRC = str(Path(slicer.__file__).resolve().parents[1])
@@ -99,10 +101,10 @@ main()
 """
 
 
-def test_the_core_does_its_work_without_the_features(box: Box) -> None:  # design: seams
+def test_the_core_does_its_work_without_the_features(cli: Cli) -> None:  # design: seams
     def slicer(*words: str) -> str:
         line = [sys.executable, "-c", WITHOUT, *words]
-        return subprocess.run(line, env=box.env, check=True, capture_output=True, text=True).stdout
+        return subprocess.run(line, env=cli.environ, check=True, capture_output=True, text=True).stdout
 
     run = ("run", "--backend", "plain", "--profile", "heavy", "--name", "alone")
     assert slicer(*run, "echo", "done") == "done\n"

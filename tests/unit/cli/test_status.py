@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import pwd
 import re
 import subprocess
 from pathlib import Path
@@ -47,7 +48,7 @@ def test_jobs_that_run_and_wait(cli: Cli, fake_nvml: FakeNvml) -> None:  # B2, B
     assert f"\n  no scope: sleep 1000\n{light.job}" in shown
     assert f"\n  held by {heavy.job} - sleep 1000\n" in shown
     assert "\nGPUs: 1 of 2 free " in shown
-    assert "\n  train (root) 0\n" in shown
+    assert f"\n  train ({pwd.getpwuid(os.getuid()).pw_name}) 0\n" in shown
 
 
 def test_the_memory_of_jobs_and_of_others(cli: Cli, fake_nvml: FakeNvml) -> None:  # B3, X2
