@@ -14,11 +14,14 @@ import wave
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from tests import media
 from tests.machines.host import REPO
 from tests.unit.program import Cli
 
 pytest_plugins = ["tests.unit.program"]
+pytestmark = pytest.mark.with_ci
 
 EXAMPLE = REPO / "docs/examples/whisper"
 FILES, LONG, SURROUND = 12, 2, 1

@@ -92,8 +92,8 @@ class Soak:
         self._stopped: list[tuple[float, int]] = []  # when to continue it, and its pidfd
         self._stops: list[Stop] = []
         self._wrong_stops: list[str] = []
-        self._never: set[str] = set()  # by the word of a stop, they never began
-        self._no_more: set[str] = set()  # waited when a stop began, and still did at its end
+        # Who never began by the word of a stop, or waited when one began and at its end; what that stop said.
+        self._no_more: dict[str, str] = {}
         self._done: Counter[str] = Counter()
         self._number = 0
         self._last_start = time.monotonic()
@@ -240,12 +240,12 @@ class Soak:
         self._done["taken out"] += len(never)
         told = f"{stop.pattern} with {stop.process.returncode}: {out[-2000:]!r}; stderr: {err[-2000:]!r}"
         if stop.process.returncode == -signal.SIGTERM:  # shut down: what it has not said is not promised
-            self._never |= never
+            self._no_more |= dict.fromkeys(never, told)
             return
         if stop.process.returncode not in (0, 2) or "Traceback" in err:
             self._wrong_stops.append(f"stopped {told}")
-        self._never |= never
-        self._no_more |= {name for name in stop.waiting if not self._log.run(name).starts}
+        never |= {name for name in stop.waiting if not self._log.run(name).starts}
+        self._no_more |= dict.fromkeys(never, told)
 
     def _runs(self, job: Job) -> bool:
         run = self._log.run(job.spec.name)
@@ -286,8 +286,7 @@ class Soak:
     def _judge(self) -> None:
         wrong = [text for job in self._over if (text := self._wrong_with(job))]
         wrong += self._wrong_in_log() + self._wrong_in_history() + self._wrong_in_state()
-        begun = sorted(name for name in self._never | self._no_more if self._log.run(name).starts)
-        wrong += self._wrong_stops + ([f"begun though they had been withdrawn: {begun}"] if begun else [])
+        wrong += self._wrong_stops
         if wrong:
             raise Broken("\n".join([f"{len(wrong)} promises were broken:", *wrong[:20]]))
 
@@ -299,6 +298,8 @@ class Soak:
         told = f"{job.spec}; done to it: {job.done_to_it}; ended with {code}; {run}; stderr: {said[-2000:]!r}"
         if len(run.starts) > 1 or len(run.ends) > len(run.starts):
             return f"served more than once: {told}"
+        if run.starts and job.spec.name in self._no_more:
+            return f"begun though it had been withdrawn: {told}; by {self._no_more[job.spec.name]}"
         # An interrupted witness says so as every Python does; killed then, it says half of it.
         is_cut = "interrupt" in job.done_to_it and any(kind.startswith("kill") for kind in job.done_to_it)
         # Python that is interrupted before it can run anything calls that fatal.

@@ -30,6 +30,7 @@ inside.main([sys.argv[1]])
 
 
 @pytest.mark.systemd
+@pytest.mark.with_ci
 @pytest.mark.parametrize(
     "section", ["launch", "handoff", "queue", "burst", "packing", "serve", "broker"]
 )
