@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from slicer.state import simulated
 from tests.patience import LONGEST_S, until
 from tests.process.harness import SLICER, Box, stays_in_poll
 from tests.process.queue_box import QueueBox, Running
@@ -134,6 +135,19 @@ def test_a_name_that_means_several_lists_them(queues: QueueBox) -> None:
     assert "no such job: 'y'" in call(queues, "wait", "y", code=2).stderr
     queues.let("a")
     assert queue.wait() == 0
+
+
+# U1, X6: a word means the same job to a command that needs one that runs
+def test_a_line_is_paused_while_it_runs(queues: QueueBox) -> None:
+    queue = one_at_a_time(queues, "[vram=1G name=b] job b")
+    assert "set SLICER_SIM as for its queue" in call(queues, "pause", "a", code=2).stderr
+    queues.box.env["SLICER_SIM"] = simulated.spec_of(queues.gpus, queues.sizes)
+    for verb in ("pause", "resume"):
+        assert call(queues, verb, "jobs.txt#1").stdout.endswith("  a\n")
+        assert "b waits, and has no process yet" in call(queues, verb, "b", code=2).stderr
+    queues.let("a")
+    assert queue.wait() == 0
+    assert "'b' has ended (slicer history b)" in call(queues, "pause", "b", code=2).stderr
 
 
 # U1, E7: a queue that is interrupted leaves the line; its next one is another queue

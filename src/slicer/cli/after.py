@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slicer.cli.ends import Ended, ends
-from slicer.cli.known_jobs import KnownJob, KnownJobs
+from slicer.cli.job_register import JobRegister, KnownJob
 from slicer.errors import EX_TEMPFAIL, SlicerError, UsageError
 
 _CONDITIONS = ("ok", "any", "failed")
@@ -20,7 +20,7 @@ def resolved(words: tuple[str, ...]) -> list[tuple[KnownJob, str]]:
     """The jobs that ``--after`` names, and how each has to end. Raises UnknownJob, AmbiguousJob, NotYours."""
     if not words:
         return []
-    jobs, found = KnownJobs(), []
+    jobs, found = JobRegister(), []
     for word in words:
         name, _, condition = word.rpartition(":")
         if not name or condition not in _CONDITIONS:  # a name may have a colon

@@ -107,12 +107,12 @@ def _command_start(before: list[str]) -> int:
 
 def jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Names, ids and units of jobs that run or wait; where others make sense, of those that ended lately."""
-    from slicer.cli.known_jobs import KnownJobs, of_outcome
+    from slicer.cli.job_register import JobRegister, of_outcome
     from slicer.model import Lease
     from slicer.outcome import history
 
     with suppress(SlicerError):
-        found = KnownJobs(lambda _: None).living
+        found = JobRegister(lambda _: None).living
         if ctx.info_name in ("pause", "resume", "set"):
             found = [each for each in found if each.entry is not None]
         elif ctx.info_name != "stop":

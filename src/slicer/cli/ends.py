@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from slicer.broker import accounts
 from slicer.cli import say
-from slicer.cli.known_jobs import KnownJob
+from slicer.cli.job_register import KnownJob
 from slicer.errors import EX_SLICER, EX_TIMEOUT, SlicerError, StateError
 from slicer.kernel import proc
 from slicer.kernel.sleep import soonest, until_readable
@@ -101,9 +101,7 @@ class SeenJobs:
         self.entries: dict[str, Lease | Ticket] = {}
         self.unwritten: dict[str, Outcome] = {}  # that the history has no room for
         if ledger is not None:
-            found = ledger.snapshot()
-            self.entries.update((each.job, each) for each in found.leases)
-            self.entries.update((each.job, each) for each in found.tickets)
+            self.entries.update((each.job, each) for each in ledger.snapshot().entries)
             kept_ones = kept.settle(ledger.directory.base, history.default_path(), lambda _: None)
             self.unwritten.update((each.job, each) for each in kept_ones)
 

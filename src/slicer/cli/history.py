@@ -14,8 +14,8 @@ import click
 from slicer.broker import accounts
 from slicer.broker.accounts import AccountRow
 from slicer.cli import common, drawing, history_plot, history_sums, output, say
-from slicer.cli.history_find import meant
 from slicer.cli.history_plot import Plotted
+from slicer.cli.job_register import filters as filters_of
 from slicer.cli.usage import waited
 from slicer.columns import Line
 from slicer.errors import UsageError
@@ -113,7 +113,7 @@ def command(
         indices = last_indices(default_path()) if by == "gpu" else {}
         history_sums.show(*source.sums(source.path, by, **filters), by, number, indices, as_json=as_json)
         return
-    filters = meant(partial(source.read, source.path), job, filters)
+    filters = filters_of(partial(source.read, source.path), job, filters)
     found = source.read(source.path, limit=number + 1 if number else None, **filters)
     if job is not None and not found:
         hint = "slicer status shows running jobs"

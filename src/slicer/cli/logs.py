@@ -11,7 +11,7 @@ import click
 
 from slicer.cli import complete, say
 from slicer.cli.ends import Awaited, SeenJobs, asleep, attempt
-from slicer.cli.known_jobs import KnownJob, KnownJobs, output_of
+from slicer.cli.job_register import JobRegister, KnownJob
 from slicer.errors import UsageError
 from slicer.kernel import inotify, punch
 from slicer.ledger.status import existing_ledger
@@ -59,7 +59,7 @@ def command(job: str, follow: bool, lines: int | None) -> int:
     a line that has not begun is waited for. The output is shown unchanged. Its beginning is lost once the log
     has grown beyond [logs] max_size.
     """
-    known = KnownJobs().find(job)
+    known = JobRegister().find(job)
     line = known.line
     if line is not None and line.status == "pending" and follow:
         known = _begun(known, line)
@@ -93,7 +93,7 @@ def _begun(known: KnownJob, line: QueuedLine) -> KnownJob:
 
 def _opened(known: KnownJob) -> int:
     """The log. Raises NoLog."""
-    path = output_of(known)
+    path = known.output
     if not path and known.outcome is None:
         raise NoLog(f"slicer keeps no log of {known.label}", hint="slicer run --detach does")
     if not path:

@@ -8,7 +8,6 @@ import click
 
 from slicer.cli import complete
 from slicer.cli.named_jobs import for_each
-from slicer.job.find import find_running
 from slicer.job.pause import pause, resume
 from slicer.ledger.ledger import Ledger
 from slicer.model import Lease
@@ -54,7 +53,7 @@ def command(jobs: tuple[str, ...], quiet: bool, as_json: bool) -> int:
             return f"paused {which}", {"halted": "paused", "changed": True}
         return f"{which}: {_ALREADY[before.how]}", {"halted": before.how, "changed": False}
 
-    return for_each(jobs, find_running, act, quiet=quiet, as_json=as_json)
+    return for_each(jobs, act, quiet=quiet, as_json=as_json)
 
 
 @click.command(
@@ -89,4 +88,4 @@ def resume_command(jobs: tuple[str, ...], quiet: bool, as_json: bool) -> int:
             return f"{which}: was not paused", {"was_halted": None, "changed": False}
         return f"resumed {which}", {"was_halted": before.how, "changed": True}
 
-    return for_each(jobs, find_running, act, quiet=quiet, as_json=as_json)
+    return for_each(jobs, act, quiet=quiet, as_json=as_json)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import click
 
 from slicer.cli import complete, output, say
-from slicer.cli.named_jobs import found_among, known_jobs
+from slicer.cli.job_register import JobRegister
 from slicer.columns import Line
 from slicer.job import change
-from slicer.job.find import find_running
 from slicer.record import as_dict
 
 _SOURCES = {
@@ -50,9 +49,8 @@ def command(job: str, assignments: tuple[str, ...], quiet: bool, as_json: bool) 
     "PROPERTY=" restores the value with which the job was started. A list, such as DeviceAllow, is
     replaced.
     """
-    ledger, mine, others = known_jobs()
-    lease = found_among(job, mine, others, find_running)
-    assert ledger is not None  # something was found in it
+    jobs = JobRegister()
+    lease, ledger = jobs.running(job), jobs.ledger
     if assignments:
         found = change.change(lease, ledger, assignments)
         idle = [each.name for each in found if not each.acts]

@@ -13,7 +13,7 @@ from slicer import moments
 from slicer.broker.client.standing import read
 from slicer.cli import complete, output, say
 from slicer.cli.history import details
-from slicer.cli.known_jobs import KnownJob, KnownJobs, output_of
+from slicer.cli.job_register import JobRegister, KnownJob
 from slicer.cli.status_json import job_json, ticket_json
 from slicer.errors import SlicerError
 from slicer.job import change
@@ -21,7 +21,7 @@ from slicer.job.find import members
 from slicer.job.words import ESTIMATES
 from slicer.kernel import cgroup
 from slicer.ledger.ledger import Ledger
-from slicer.model import Lease, Ticket
+from slicer.model import Lease
 from slicer.outcome import job_files
 from slicer.outcome.outcome_file import outcome_json
 from slicer.quantity import format_duration, format_estimate, format_mib, format_size
@@ -51,13 +51,13 @@ def command(job: str, as_json: bool) -> None:
     JOB is as in `slicer logs`. For a running job: its limits and its current use of them, its GPUs and its
     processes. For a waiting job: why it waits, and when it may start. For an ended job: as `slicer history`.
     """
-    jobs = KnownJobs()
+    jobs = JobRegister()
     known = jobs.find(job)
     if known.outcome is not None and not as_json:
         said = output.rows(_said_rows(job_files.said_of(os.environ, known.job)))
         output.show([*details(known.outcome), *said], cuts=False)
         return
-    data = _data(known, jobs.ledger)
+    data = _data(known, jobs)
     if as_json:
         output.show_json(data)
     else:
@@ -67,13 +67,13 @@ def command(job: str, as_json: bool) -> None:
 # -- the data -----------------------------------------------------------------------------------------------
 
 
-def _data(known: KnownJob, ledger: Ledger | None) -> dict[str, Any]:
+def _data(known: KnownJob, jobs: JobRegister) -> dict[str, Any]:
     entry, file, outcome, line = known.entry, known.file, known.outcome, known.line
     said = outcome or file
     found: dict[str, Any] = {
-        "job": known.job, "name": known.name or None, "state": _state(known), "command": known.command,
+        "job": known.job, "name": known.name or None, "state": known.state, "command": known.command,
         "directory": said.directory if said else _directory(known), "profile": said.profile if said else None,
-        "log": output_of(known) or None, "after": list(file.after) if file else [],
+        "log": known.output or None, "after": list(file.after) if file else [],
         "begins_at": file.begins_at if file else None,
         "exit_code": outcome.exit_code if outcome else file.exit_code if file else None,
         "why": file.why or None if file else None,
@@ -94,23 +94,11 @@ def _data(known: KnownJob, ledger: Ledger | None) -> dict[str, Any]:
         status = read(os.environ, say.line)
         for lease in status.leases:
             if lease.job == entry.job:
-                found["running"] = {**job_json(lease, status), **_running(lease, ledger)}
+                found["running"] = {**job_json(lease, status), **_running(lease, jobs.ledger)}
         for ticket in status.tickets:
             if ticket.job == entry.job:
                 found["waiting"] = ticket_json(ticket, status)
     return found
-
-
-def _state(known: KnownJob) -> str:
-    if isinstance(known.entry, Lease):
-        return "running"
-    if known.line is not None:
-        return {"pending": "waiting", "running": "running"}.get(known.line.status, "ended")
-    if isinstance(known.entry, Ticket):
-        return "waiting"
-    if known.waits_for_others:
-        return "after"
-    return "ended" if known.has_ended else "running"  # about to have its lease, or to end
 
 
 def _directory(known: KnownJob) -> str | None:
@@ -120,12 +108,12 @@ def _directory(known: KnownJob) -> str | None:
         return None
 
 
-def _running(lease: Lease, ledger: Ledger | None) -> dict[str, Any]:
+def _running(lease: Lease, ledger: Ledger) -> dict[str, Any]:
     """Its use, its limits and its processes. None: unknown."""
     path = cgroup.path_of(lease.cgroup) if lease.cgroup else ""
-    pids = list(cgroup.processes(path)) if path else members(lease, ledger) if ledger is not None else []
+    pids = list(cgroup.processes(path)) if path else members(lease, ledger)
     limits = None
-    if ledger is not None and path:
+    if path:
         try:
             limits = [as_dict(each) for each in change.show(lease, ledger)]
         except SlicerError as error:

@@ -14,16 +14,14 @@ import click
 from slicer.cli import complete
 from slicer.cli.common import meant
 from slicer.cli.ends import ends
-from slicer.cli.known_jobs import KnownJob, KnownJobs, outcomes_of
-from slicer.cli.named_jobs import Done, carry_out, each_found, made_ledger
+from slicer.cli.job_register import JobRegister, KnownJob, elsewhere, outcomes_of
+from slicer.cli.named_jobs import Done, carry_out, each_found
 from slicer.cli.queue.stop import end_of, tell_to_leave
 from slicer.config.properties import parse_signal
 from slicer.errors import EX_OK, SlicerError, UsageError
-from slicer.job.find import UnknownJob
 from slicer.job.stop import DEADLINE_S, Manner, await_end, signal_process, tell_to_end, withdraw
 from slicer.kernel import proc
 from slicer.kernel.signals import LONGEST_GRACE_S
-from slicer.ledger.ledger import Ledger
 from slicer.model import Lease
 from slicer.quantity import parse_duration
 from slicer.queue.control import client
@@ -103,7 +101,6 @@ class _Stopping:
         self._by_pattern: set[str] = set()  # patterns by which lines were withdrawn
         self._begun: list[tuple[KnownJob, Lease]] = []
         self._failed: dict[str, SlicerError] = {}  # by job, why it could not be told to end
-        self._ledger: Ledger | None = None
         self.code = EX_OK  # of the words that name no job
 
     def acts(self) -> Iterator[Callable[[], Done | None]]:
@@ -111,11 +108,10 @@ class _Stopping:
         yield self._tell_queues
         for word in filter(_is_pattern, self._words):
             yield from (partial(self._withdraw_lines, each, word) for each in self._others)
-        jobs = KnownJobs()
-        self._ledger = jobs.ledger
+        self._jobs = jobs = JobRegister()
         words = self._expanded(jobs.living)
         found, self.code = each_found(words, jobs.find, as_json=self._as_json)
-        ended = [each for each in found if each.has_ended]
+        ended = [each for each in found if each.state == "ended"]
         yield from (partial(_tell_ended, each) for each in ended)
         found = [each for each in found if each not in ended]
         yield partial(_tell_files, [each for each in found if each.entry is None and each.line is None])
@@ -174,7 +170,7 @@ class _Stopping:
             for _ in ends([known], DEADLINE_S):
                 pass
         elif not isinstance(known.entry, Lease):
-            lease = withdraw(known.entry, self._made_ledger())
+            lease = withdraw(known.entry, self._jobs.ledger)
             if lease is not None:
                 self._begun.append((known, lease))
                 return None
@@ -188,20 +184,15 @@ class _Stopping:
                 # A job of a queue has no process of its own while it is being started.
                 lines = [] if lease.keeper else lines_meant(os.environ, lease.job)
                 if not any(stop_line(os.environ, each) for each in lines):
-                    tell_to_end(lease, self._made_ledger(), self._manner)
+                    tell_to_end(lease, self._jobs.ledger, self._manner)
             except SlicerError as failure:
                 self._failed[lease.job] = failure
 
     def _await(self, known: KnownJob, lease: Lease) -> Done:
         if lease.job in self._failed:
             raise self._failed[lease.job]
-        await_end(lease, self._made_ledger(), self._manner)
+        await_end(lease, self._jobs.ledger, self._manner)
         return f"stopped {known.job}  {known.label}", _data(known, "stopped")
-
-    def _made_ledger(self) -> Ledger:
-        """A detached job may be known by its file alone, and then there may be none yet."""
-        self._ledger = self._ledger or made_ledger()
-        return self._ledger
 
 
 def _data(known: KnownJob, done: str) -> dict[str, Any]:
@@ -221,8 +212,7 @@ def _tell_files(files: list[KnownJob]) -> None:
 
 def _cancel(line: QueuedLine) -> Done:
     if not stop_line(os.environ, line):
-        hint = "if it is on simulated GPUs, set SLICER_SIM as for its queue"
-        raise UnknownJob(f"{line.label} has begun, and is not a job of this ledger", hint=hint)
+        raise elsewhere(line)
     return f"no longer waits: {line.label}", {"job": None, "name": line.label, "done": "dequeued"}
 
 

@@ -8,7 +8,7 @@ import click
 
 from slicer.cli import complete, output
 from slicer.cli.ends import Ended, ends
-from slicer.cli.known_jobs import KnownJobs
+from slicer.cli.job_register import JobRegister
 from slicer.cli.run import seconds
 from slicer.text import visible
 
@@ -45,7 +45,7 @@ def command(jobs: tuple[str, ...], is_any: bool, timeout: str | None, quiet: boo
     jobs file, all attempts are waited for.
     """
     timeout_s = seconds(timeout, "--timeout")
-    found, ended = list(map(KnownJobs().find, jobs)), list[Ended]()
+    found, ended = list(map(JobRegister().find, jobs)), list[Ended]()
     try:
         for each in ends(found, timeout_s):
             ended.append(each)

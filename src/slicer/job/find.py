@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from typing import Protocol, TypeVar
 
     from slicer.backend.systemd import SystemdBackend
-    from slicer.ledger.ledger import Ledger, Snapshot
-    from slicer.model import Ticket
+    from slicer.ledger.ledger import Ledger
 
     class NamedJob(Protocol):
         """Anything with the names by which a job is found."""
@@ -58,14 +57,8 @@ class NotRunning(UsageError):
     kind = "not-running"
 
 
-def find(word: str, seen: Snapshot) -> Lease | Ticket:
-    """The job with that id, unit, name or prefix of an id. Raises UnknownJob, AmbiguousJob."""
-    entries: tuple[Lease | Ticket, ...] = (*seen.leases, *seen.tickets)
-    return pick(word, entries)
-
-
 def pick(word: str, entries: Sequence[_Named]) -> _Named:
-    """Like :func:`find`, among these jobs."""
+    """The job with that id, unit, name or beginning of an id. Raises UnknownJob, AmbiguousJob."""
     found = meant(word, entries)
     if found:
         return only(word, found)
@@ -91,16 +84,6 @@ def meant(word: str, entries: Sequence[_Named]) -> list[_Named]:
         entry for entry in entries
         if (entry.name and entry.name == word) or (is_prefix and entry.job.startswith(word))
     ]  # fmt: skip
-
-
-def find_running(word: str, seen: Snapshot) -> Lease:
-    """The running job that ``word`` names. Raises NotRunning for a waiting job, and as :func:`find`."""
-    entry = find(word, seen)
-    if isinstance(entry, Lease):
-        return entry
-    name = entry.name or entry.job
-    hint = f"slicer stop {name} takes it out of the queue"
-    raise NotRunning(f"{name} waits, and has no process yet", hint=hint)
 
 
 def _known(word: str, entries: Sequence[_Named]) -> str:

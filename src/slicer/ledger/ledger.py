@@ -39,6 +39,10 @@ class Snapshot:
     leases: tuple[Lease, ...]
     tickets: tuple[Ticket, ...]
 
+    @property
+    def entries(self) -> tuple[Lease | Ticket, ...]:
+        return (*self.leases, *self.tickets)
+
 
 @record
 class Queued:

@@ -19,7 +19,7 @@ from slicer.broker.accounts import AccountRow
 from slicer.broker.server.accounts import Accounts
 from slicer.cli import app
 from slicer.cli.history import details, ended, table
-from slicer.cli.history_find import find_outcomes
+from slicer.cli.job_register import outcomes_of
 from slicer.job.find import AmbiguousJob
 from slicer.model import Outcome, Usage
 from slicer.outcome.history import append
@@ -361,15 +361,18 @@ def test_root_sums_up_the_jobs_of_all_users(capfd: pytest.CaptureFixture[str]) -
 
 
 # U1: one rule for all commands
-def test_a_word_that_is_a_name_and_the_beginning_of_an_id_could_be_both(cli: Cli) -> None:
-    path = str(cli.history)
+def test_a_word_that_is_a_name_and_the_beginning_of_an_id_could_be_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "history.db")
+    monkeypatch.setattr("slicer.outcome.history.default_path", lambda: path)
     append(replace(QUICK, job="aa4411223344", name="c"), path)
     append(replace(QUICK, job="0123456789ab", name="aa44"), path)
     with pytest.raises(AmbiguousJob) as caught:
-        find_outcomes(path, "aa44")
+        outcomes_of("aa44")
     assert "aa4411223344" in caught.value.message
     assert "0123456789ab" in caught.value.message
     for word, name in (("aa441", "c"), ("aa4411223344", "c"), ("c", "c"), ("0123", "aa44")):
-        assert [each.name for each in find_outcomes(path, word)] == [name], word
+        assert [each.name for each in outcomes_of(word)] == [name], word
     for word in ("a", "aa4"):  # a typo rather than an id
-        assert find_outcomes(path, word) == []
+        assert outcomes_of(word) == []

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from slicer.cli import app, output, say, stop
-from slicer.cli.known_jobs import KnownJob
+from slicer.cli.job_register import KnownJob
 from slicer.columns import Line
 from slicer.errors import SlicerError
 from slicer.model import Busy
@@ -142,7 +142,7 @@ def test_a_forged_job_id_does_not_talk_to_the_terminal(
     forged = replace(TRAIN, job=EVIL, name="")
     known = KnownJob(EVIL, EVIL, 1, EVIL, forged, None, None)
     told: Any = SimpleNamespace(ledger=object(), living=[], find=lambda *_, **__: known)
-    monkeypatch.setattr(stop, "KnownJobs", lambda: told)
+    monkeypatch.setattr(stop, "JobRegister", lambda: told)
     for act in ("tell_to_end", "await_end"):
         monkeypatch.setattr(stop, act, lambda *_: None)
     stop.command.callback(  # type: ignore[misc]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from slicer.cli import after, logs
 from slicer.cli.ends import Ended
-from slicer.cli.known_jobs import KnownJob
+from slicer.cli.job_register import KnownJob
 from slicer.job import log_bound
 from slicer.job.log_bound import LogBound
 from slicer.kernel import punch

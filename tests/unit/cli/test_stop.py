@@ -47,13 +47,13 @@ SEEN = Snapshot((TRAIN, BACKUP, TWIN, replace(TWIN, job="0123456789ab", name="ba
     ],
 )
 def test_a_job_is_meant_by_id_unit_name_or_beginning(word: str, job: str) -> None:
-    assert find.find(word, SEEN).job == job
+    assert find.pick(word, SEEN.entries).job == job
 
 
 def test_a_name_that_is_also_the_beginning_of_an_id_could_be_both() -> None:
     named = replace(BACKUP, name="3f2a")
     with pytest.raises(find.AmbiguousJob) as caught:
-        find.find("3f2a", Snapshot((TRAIN, named), ()))
+        find.pick("3f2a", (TRAIN, named))
     assert TRAIN.job in caught.value.message
     assert named.job in caught.value.message
 
@@ -61,7 +61,7 @@ def test_a_name_that_is_also_the_beginning_of_an_id_could_be_both() -> None:
 @pytest.mark.parametrize("word", ["backup", "3f2a"])
 def test_several_that_could_be_meant_are_named(word: str) -> None:
     with pytest.raises(find.AmbiguousJob) as caught:
-        find.find(word, SEEN)
+        find.pick(word, SEEN.entries)
     assert caught.value.exit_code == 2
     assert TWIN.job in caught.value.message
     assert caught.value.hint == "give the id"
@@ -78,7 +78,7 @@ def test_several_that_could_be_meant_are_named(word: str) -> None:
 )
 def test_an_unknown_job_is_refused_with_the_nearest(word: str, hint: str) -> None:
     with pytest.raises(find.UnknownJob) as caught:
-        find.find(word, SEEN)
+        find.pick(word, SEEN.entries)
     assert caught.value.hint == (hint or "see slicer status")
 
 
