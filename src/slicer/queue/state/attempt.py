@@ -59,19 +59,6 @@ def reserve(directory: int, job: str, rooms: int = 1) -> None:
         os.close(fd)
 
 
-def begin(directory: int, job: str) -> int:
-    """Record that the command begins; returns the file's descriptor, flocked. Raises OSError."""
-    fd = _open(directory, job)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        pid = os.getpid()
-        os.write(fd, f"{pid} {proc.start_time(pid)}\n".encode())
-    except OSError:
-        os.close(fd)
-        raise
-    return fd
-
-
 class Attempt:
     """The record of one job, with the file that its output goes to. See :class:`slicer.job.job.Attempt`."""
 
@@ -89,10 +76,17 @@ class Attempt:
             os.unlink(self._log, dir_fd=self._logs)
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         self._output = os.open(self._log, flags, 0o666, dir_fd=self._logs)
-        self._fd = begin(self._attempts, self._job)  # flocked from now on, as long as this process lives
+        self.take()
         faults.point("keeper-noted-start")
         os.dup2(self._output, 2)  # so that it has slicer's exceptions, too
         return Redirection(self._output, self._output, is_kept=True)
+
+    def take(self) -> None:
+        """Note in its file that the command begins, and flock that while we live. Raises OSError."""
+        self._fd = _open(self._attempts, self._job)
+        fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        pid = os.getpid()
+        os.write(self._fd, f"{pid} {proc.start_time(pid)}\n".encode())
 
     def say(self, text: str) -> None:
         with contextlib.suppress(OSError):  # the disk has no room
@@ -106,25 +100,17 @@ class Attempt:
             os.close(fd)
 
     def end(self, outcome: Outcome) -> str:
-        problem = end(self._attempts, self._job, outcome, self._fd)
-        faults.point("attempt-noted-end")
-        return problem
-
-
-def end(directory: int, job: str, outcome: Outcome, known: int = -1) -> str:
-    """Record how it ended; returns "" or the problem (the history then still has the outcome).
-
-    ``known``: the file's descriptor, which the keeper has. The queue may have removed the file meanwhile.
-    """
-    try:
-        fd = os.dup(known) if known >= 0 else _open(directory, job)
         try:
-            problem = _end(fd, outcome)
-        finally:
-            os.close(fd)
-    except OSError as error:
-        problem = error.strerror or str(error)
-    return f"the job's outcome cannot be written: {problem}" if problem else ""
+            # The queue may have removed the file that we hold.
+            fd = os.dup(self._fd) if self._fd >= 0 else _open(self._attempts, self._job)
+            try:
+                problem = _end(fd, outcome)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            problem = error.strerror or str(error)
+        faults.point("attempt-noted-end")
+        return f"the job's outcome cannot be written: {problem}" if problem else ""
 
 
 def _open(directory: int, job: str) -> int:

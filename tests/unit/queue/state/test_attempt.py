@@ -16,7 +16,7 @@ from slicer.model import Outcome, Sharing, Usage
 from slicer.outcome import history
 from slicer.outcome.outcome_file import outcome_json
 from slicer.queue.state import attempt
-from slicer.queue.state.attempt import AttemptFile
+from slicer.queue.state.attempt import Attempt, AttemptFile
 from slicer.record import replace
 
 pytestmark = pytest.mark.both_pythons
@@ -88,6 +88,17 @@ def directory(tmp_path: Path) -> Iterator[int]:
     os.close(fd)
 
 
+def of_job(directory: int) -> Attempt:
+    return Attempt(directory, JOB, directory, "log")
+
+
+def take_and_die(directory: int) -> None:
+    """As a keeper that is killed once it has noted the begin."""
+    own = of_job(directory)
+    own.take()
+    os.close(own._fd)
+
+
 def decoded(data: bytes) -> AttemptFile:
     return attempt.decode(data, JOB, is_alive=False)
 
@@ -95,12 +106,13 @@ def decoded(data: bytes) -> AttemptFile:
 def test_what_was_written_is_read_back(directory: int) -> None:
     attempt.reserve(directory, JOB)
     assert attempt.read(directory, JOB) is None
-    fd = attempt.begin(directory, JOB)
+    own = of_job(directory)
+    own.take()
     begun = attempt.read(directory, JOB)
     assert begun is not None
     assert (begun.is_alive, begun.keeper, begun.outcome) == (True, os.getpid(), None)
-    os.close(fd)
-    assert attempt.end(directory, JOB, OUTCOME) == ""
+    os.close(own._fd)
+    assert of_job(directory).end(OUTCOME) == ""
     ended = attempt.read(directory, JOB)
     assert ended is not None
     assert (ended.is_alive, ended.keeper, ended.outcome) == (False, os.getpid(), OUTCOME)
@@ -109,16 +121,16 @@ def test_what_was_written_is_read_back(directory: int) -> None:
 # Q1: neither can be told from one that never began
 def test_a_begin_can_be_taken_back(directory: int) -> None:
     attempt.reserve(directory, JOB)
-    os.close(attempt.begin(directory, JOB))
-    attempt.Attempt(directory, JOB, directory, "log").take_back()
+    take_and_die(directory)
+    of_job(directory).take_back()
     assert attempt.read(directory, JOB) is None
-    os.close(attempt.begin(directory, JOB))
+    take_and_die(directory)
     assert attempt.read(directory, JOB) is not None
 
 
 # D17
 def test_what_nobody_could_read_back_is_not_written(directory: int) -> None:
-    said = attempt.end(directory, JOB, replace(OUTCOME, wall_s=float("inf")))
+    said = of_job(directory).end(replace(OUTCOME, wall_s=float("inf")))
     assert said == "the job's outcome cannot be written: nobody could read it back"
     found = attempt.read(directory, JOB)
     assert found is not None
@@ -126,7 +138,7 @@ def test_what_nobody_could_read_back_is_not_written(directory: int) -> None:
 
 
 def test_an_end_can_be_noted_though_somebody_removed_the_file(directory: int) -> None:
-    assert attempt.end(directory, JOB, OUTCOME) == ""
+    assert of_job(directory).end(OUTCOME) == ""
     assert attempt.read(directory, JOB) == AttemptFile(False, 0, 0, OUTCOME)
 
 
@@ -147,9 +159,9 @@ def test_something_else_in_its_place_costs_that_attempt_only(
         case _:
             os.mknod(path, 0o140600)
     assert attempt.read(directory, JOB) == AttemptFile(False, 0, 0, None)
-    for write in (attempt.reserve, attempt.begin):
+    for write in (lambda: attempt.reserve(directory, JOB), of_job(directory).take):
         with pytest.raises(OSError):  # noqa: PT011
-            write(directory, JOB)
+            write()
     assert other.read_bytes() == HEAD + LINE
 
 
