@@ -139,11 +139,14 @@ def test_a_name_that_means_several_lists_them(queues: QueueBox) -> None:
 
 # U1, X6: a word means the same job to a command that needs one that runs
 def test_a_line_is_paused_while_it_runs(queues: QueueBox) -> None:
-    queue = one_at_a_time(queues, "[vram=1G name=b] job b")
+    queues.write("[vram=1G name=c] job c", "[vram=1G name=a] hold a", "[vram=1G name=b] job b")
+    queue = queues.start("-j", "1")
+    queues.started("a")
+    assert "\nname          c\n" in call(queues, "history", "jobs.txt#1").stdout
     assert "set SLICER_SIM as for its queue" in call(queues, "pause", "a", code=2).stderr
     queues.box.env["SLICER_SIM"] = simulated.spec_of(queues.gpus, queues.sizes)
     for verb in ("pause", "resume"):
-        assert call(queues, verb, "jobs.txt#1").stdout.endswith("  a\n")
+        assert call(queues, verb, "jobs.txt#2").stdout.endswith("  a\n")
         assert "b waits, and has no process yet" in call(queues, verb, "b", code=2).stderr
     queues.let("a")
     assert queue.wait() == 0

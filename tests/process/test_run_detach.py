@@ -94,6 +94,26 @@ def test_the_id_is_printed_and_the_job_goes_on_with_a_log_of_its_own(box: Box, g
     box.assert_clean()
 
 
+# U1: the one that began last, whether it runs or has ended; a script's empty list stops nothing
+def test_without_a_word_the_last_job_is_meant(box: Box, gate: Gate) -> None:
+    assert "you have no job yet" in slicer(box, "logs", code=2).stderr
+    detached(box, "-n", "first", "--", "echo", "one")
+    slicer(box, "wait", "-q", "first")
+    last = detached(box, "-n", "last", "--", *waits_at(gate, "exit 3"))
+    until(lambda: slicer(box, "logs", "last").stdout, "it has begun")
+    which = f"slicer: last job: {last} last\n"
+    assert (slicer(box, "logs").stderr, slicer(box, "show").stderr) == (which, which)
+    refused = slicer(box, "stop", code=2).stderr
+    assert refused.startswith(which)
+    assert "missing argument: JOB or --mine" in refused
+    assert "last has not ended (slicer show last)" in slicer(box, "history", "last", code=2).stderr
+    gate.open()
+    ended = slicer(box, "wait", code=3)
+    assert (ended.stderr, ended.stdout.partition(" \u00b7")[0]) == (which, "last: exit 3")
+    assert slicer(box, "logs").stdout == "begun\nended\n"
+    assert (slicer(box, "show").stderr, slicer(box, "history").stderr) == (which, "")
+
+
 def test_a_log_is_the_commands_output_and_show_has_what_slicer_said(box: Box, gate: Gate) -> None:  # U1
     holder = box.hold(gate)
     job = detached(box, "-p", "heavy", "-n", "x", "--", "echo", "out")

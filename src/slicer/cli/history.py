@@ -15,6 +15,7 @@ from slicer.broker import accounts
 from slicer.broker.accounts import AccountRow
 from slicer.cli import common, drawing, history_plot, history_sums, output, say
 from slicer.cli.history_plot import Plotted
+from slicer.cli.job_register import JobRegister
 from slicer.cli.job_register import filters as filters_of
 from slicer.cli.usage import waited
 from slicer.columns import Line
@@ -32,7 +33,7 @@ from slicer.outcome.sums import BY, Sum, count, last_indices, sums
 from slicer.quantity import format_cpus, format_duration, format_mib, format_size
 from slicer.record import as_dict, record
 from slicer.share.details import details as sharing_rows
-from slicer.text import command_text, one_line, slots_words, visible
+from slicer.text import command_text, one_line, quote, slots_words, visible
 
 _SHORT_ID = 8
 _MOST_COMMAND = 160
@@ -97,8 +98,7 @@ def command(
 ) -> None:  # fmt: skip
     """Show how the last jobs ended and what they used, the newest last.
 
-    With JOB (an id or its beginning, a unit or a name): every figure about it, or a list if several jobs
-    have that name.
+    With JOB, as in `slicer logs`: every figure about it, or a list if several jobs have that name.
     """
     if plot is not None:
         _check_plot(job, plot, as_json)
@@ -116,10 +116,10 @@ def command(
     filters = filters_of(partial(source.read, source.path), job, filters)
     found = source.read(source.path, limit=number + 1 if number else None, **filters)
     if job is not None and not found:
-        hint = "slicer status shows running jobs"
-        if since or until or failed:
-            hint = "leave out the other options"
-        raise UnknownJob(f"no ended job {job!r}", where=source.path, hint=hint)
+        hint = "leave out the other options" if since or until or failed or name else ""
+        if hint or all_users:
+            raise UnknownJob(f"no ended job {job!r}", where=source.path, hint=hint)
+        found = [_known(job)]
     has_more = 0 < number < len(found)
     found = found[: number or None]
     found.reverse()  # the newest goes right above the prompt
@@ -139,6 +139,15 @@ def command(
         output.show(source.table(found, time.time()) if found else [Line(none)])
     if has_more:
         say.cut(f"the last {number} of {source.count(source.path, **filters)}")
+
+
+def _known(job: str) -> Outcome:
+    """The outcome of a job that the history does not know by this word. Raises UnknownJob."""
+    known = JobRegister().find(job)
+    if known.outcome is None:
+        how = "never ran" if known.state == "ended" else "has not ended"
+        raise UnknownJob(f"{known.label} {how}", hint=f"slicer show {quote(job)}")
+    return known.outcome
 
 
 def settle() -> None:

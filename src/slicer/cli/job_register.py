@@ -1,13 +1,15 @@
 """The register of jobs, for all commands: which one a word names, where it is, and how it ended.
 
 A word is an id, a prefix of an id, a unit, a name, or a line of a jobs file as in jobs.txt#7. Living jobs
-take precedence over ended ones. If several ended jobs have the name, the newest is meant. Only a running
-queue knows the lines of its jobs file that have not begun (:mod:`slicer.queue.control.client`).
+take precedence over ended ones. If several ended jobs have the name, the newest is meant. Without a word, it
+is the user's last job. Only a running queue knows the lines of its jobs file that have not begun
+(:mod:`slicer.queue.control.client`).
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
@@ -65,9 +67,12 @@ class KnownJob:
 
     @property
     def began_at(self) -> float:
-        """When it was detached or else started, in seconds since the epoch; 0 if unknown here."""
+        """When it was detached, else asked for its lease, got that or started; in seconds since the epoch."""
         told = self.line or self.file
-        return told.began_at if told is not None else self.outcome.started_at if self.outcome else 0.0
+        if told is not None or self.entry is None:
+            return told.began_at if told is not None else self.outcome.started_at if self.outcome else 0.0
+        since_s = self.entry.since_s if isinstance(self.entry, Lease) else self.entry.arrived_s
+        return time.time() - proc.now_s() + since_s
 
     @property
     def uid(self) -> int:
@@ -129,8 +134,10 @@ class JobRegister:
             self._ledger.patience_s = PATIENCE_S
         return self._ledger
 
-    def find(self, word: str) -> KnownJob:
-        """The job that the word names. Raises UnknownJob, AmbiguousJob, NotYours."""
+    def find(self, word: str | None) -> KnownJob:
+        """The job that the word names; None: the last. Raises UnknownJob, AmbiguousJob, NotYours."""
+        if word is None:
+            return self._last()
         lines = self._lines(word)
         still = [line for line in lines if not line.is_final]
         found = [self._of_line(line, is_alone=len(still) == 1) for line in still]
@@ -163,6 +170,15 @@ class JobRegister:
         hint = f"slicer stop {name} takes it out of the queue"
         raise NotRunning(f"{name} waits, and has no process yet", hint=hint)
 
+    def _last(self) -> KnownJob:
+        """The user's job that began last, whether it waits, runs or has ended. Says which."""
+        mine = [each for each in self.living if each.uid == os.geteuid()]
+        found = max([*mine, *self._ended(None)], key=lambda each: each.began_at, default=None)
+        if found is None:
+            raise UnknownJob("you have no job yet", hint="slicer run -- COMMAND starts one")
+        self._warn(f"last job: {found.job} {found.label}")
+        return found
+
     def _lines(self, word: str) -> list[QueuedLine]:
         """The lines of running queues that have this name or label; an id names an attempt."""
         try:
@@ -184,8 +200,8 @@ class JobRegister:
         job = line.label if line.status == "pending" else line.job or line.label
         return KnownJob(job, name, line.pid, line.command, line=line)
 
-    def _ended(self, word: str) -> list[KnownJob]:
-        """Those that have ended, among them all that the word names."""
+    def _ended(self, word: str | None) -> list[KnownJob]:
+        """Those that have ended, among them all that the word names; None: the last ones."""
         outcomes = [*self._unwritten, *outcomes_of(word)]
         known = {outcome.job for outcome in outcomes}
         files = [file for file in self._files.values() if file.job not in known and not file.is_alive()]

@@ -37,6 +37,7 @@ class NoLog(UsageError):
 \b
 Examples:
   slicer logs train             all of its output so far
+  slicer logs -f                of your last job, until it ends
   slicer logs -n 20 train       the last 20 lines
   slicer logs -f train          all, and new output until the job ends
   slicer logs 'jobs.txt#7'      a job of a queue, by its line
@@ -46,18 +47,18 @@ Exit codes:
     0  shown; with --follow, the job has ended
     2  no such job, or slicer has no log of it""",
 )
-@click.argument("job", shell_complete=complete.jobs)
+@click.argument("job", required=False, shell_complete=complete.jobs)
 @click.option("-f", "--follow", is_flag=True, help="Show new output until the job ends.")
 @click.option(
     "-n", "--lines", type=click.IntRange(min=0), metavar="N", help="Only the last N lines; all by default."
 )
-def command(job: str, follow: bool, lines: int | None) -> int:
+def command(job: str | None, follow: bool, lines: int | None) -> int:
     """Show the output of a job that was started with --detach, or by a queue.
 
     JOB is a job's id (or at least its first four characters), its unit, its name, or a line of a jobs file as
-    in jobs.txt#7. A name means the living job that has it, otherwise the last job that had it. With --follow,
-    a line that has not begun is waited for. The output is shown unchanged. Its beginning is lost once the log
-    has grown beyond [logs] max_size.
+    in jobs.txt#7. A name means the living job that has it, otherwise the last job that had it. Without JOB:
+    your last job, which is said first. With --follow, a line that has not begun is waited for. The output is
+    shown unchanged. Its beginning is lost once the log has grown beyond [logs] max_size.
     """
     known = JobRegister().find(job)
     line = known.line

@@ -41,9 +41,8 @@ Exit codes:
 def command(jobs: tuple[str, ...], quiet: bool, as_json: bool) -> int:
     """Freeze all processes of a job. It keeps its GPUs, its slots and its memory.
 
-    JOB is a job's id (or at least its first four characters), its name, or its unit, as in `slicer
-    status`. Work that a GPU has begun is finished there. The job's time limit keeps running. Without
-    systemd, slicer sends SIGSTOP to the processes.
+    JOB is as in `slicer logs`. Work that a GPU has begun is finished there. The job's time limit keeps
+    running. Without systemd, slicer sends SIGSTOP to the processes.
     """
 
     def act(lease: Lease, ledger: Ledger) -> tuple[str, dict[str, Any]]:

@@ -37,19 +37,21 @@ _PIDS_SHOWN = 12
     epilog="""\
 \b
 Examples:
+  slicer show                   your last job
   slicer show train             what it holds and uses, or why it waits
   slicer show 3f2a --json | jq -r .log
                                 where its output goes, for a script
 
 The form of --json is in docs/json.md.""",
 )
-@click.argument("job", shell_complete=complete.jobs)
+@click.argument("job", required=False, shell_complete=complete.jobs)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def command(job: str, as_json: bool) -> None:
+def command(job: str | None, as_json: bool) -> None:
     """Show all that is known about a job, whether it waits, runs or has ended.
 
-    JOB is as in `slicer logs`. For a running job: its limits and its current use of them, its GPUs and its
-    processes. For a waiting job: why it waits, and when it may start. For an ended job: as `slicer history`.
+    JOB is as in `slicer logs`; without it: your last job. For a running job: its limits and its current use
+    of them, its GPUs and its processes. For a waiting job: why it waits, and when it may start. For an ended
+    job: as `slicer history`.
     """
     jobs = JobRegister()
     known = jobs.find(job)

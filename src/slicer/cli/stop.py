@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
@@ -76,6 +77,8 @@ def command(
     profile's TimeoutStopSec). A paused job is resumed, so that it can end.
     """
     if not jobs and not mine:
+        with suppress(SlicerError):
+            JobRegister().find(None)  # is only said: a script's list of jobs may be empty
         raise click.UsageError("missing argument: JOB or --mine", click.get_current_context())
     manner = _manner(said_signal, said_grace)
     with client.queues(os.environ) as queues:

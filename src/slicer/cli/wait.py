@@ -33,7 +33,7 @@ Exit codes:
   125  a job was killed together with slicer, and nobody saw how it ended
   143  a line of a jobs file was cancelled or removed before it began""",
 )
-@click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=complete.jobs)
+@click.argument("jobs", metavar="[JOB]...", nargs=-1, shell_complete=complete.jobs)
 @click.option("--any", "is_any", is_flag=True, help="Wait only for the first job that ends.")
 @click.option("--timeout", metavar="DURATION", help="Wait no longer than this (15m, 2h).")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
@@ -41,11 +41,11 @@ Exit codes:
 def command(jobs: tuple[str, ...], is_any: bool, timeout: str | None, quiet: bool, as_json: bool) -> int:
     """Wait until jobs have ended, whether they run, wait or have ended already.
 
-    JOB is as in `slicer logs`. A job that never ran has the exit code of its `slicer run`. Of a line of a
-    jobs file, all attempts are waited for.
+    JOB is as in `slicer logs`; without it: your last job. A job that never ran has the exit code of its
+    `slicer run`. Of a line of a jobs file, all attempts are waited for.
     """
     timeout_s = seconds(timeout, "--timeout")
-    found, ended = list(map(JobRegister().find, jobs)), list[Ended]()
+    found, ended = list(map(JobRegister().find, jobs or (None,))), list[Ended]()
     try:
         for each in ends(found, timeout_s):
             ended.append(each)
