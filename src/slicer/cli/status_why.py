@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from slicer.job.words import left
-from slicer.placement.decision import first_to_finish
+from slicer.job.words import describe_holders, left
 from slicer.placement.refusal import refusal
 from slicer.quantity import short_mib
 from slicer.text import a_slot, counted
@@ -74,14 +73,11 @@ def _short_of(ticket: Ticket, need_mib: int, status: LedgerStatus) -> str:
 
 
 def _holders(holders: tuple[Lease, ...], status: LedgerStatus) -> str:
-    lease = first_to_finish(holders, status.now_s)
-    if lease is None:
-        return "nobody"
-    halt = status.halt(lease.job)
-    when = halt.how if halt is not None else left(lease, status.now_s)
-    others = len(holders) - 1
-    more = f" and {counted(others, 'other')}" if others else ""
-    return f"{lease.name or lease.job}{f' ({when})' if when else ''}{more}"
+    def facts(lease: Lease) -> Iterable[str]:
+        halt = status.halt(lease.job)
+        return (halt.how if halt is not None else left(lease, status.now_s),)
+
+    return describe_holders(holders, status.now_s, facts) or "nobody"
 
 
 def indices(uuids: Iterable[str], status: LedgerStatus) -> str:

@@ -12,7 +12,7 @@ from slicer.text import a_slot, counted, slots_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from slicer.model import Busy, Lease, Outcome, Ticket
 
@@ -58,10 +58,12 @@ def _listed(parts: list[str]) -> str:
 
 
 def describe_busy(
-    busy: Busy, now_s: float, *, in_public: bool = False, other_user: Callable[[int], str] = _unsaid,
-    most: int = 0,
+    busy: Busy, now_s: float, *, in_public: bool = False, is_brief: bool = False,
+    other_user: Callable[[int], str] = _unsaid, most: int = 0,
 ) -> str:  # fmt: skip
     """As in "a GPU, held by train (bob's, pid 42, …), 2 ahead of you"; ``in_public``: for others to read.
+
+    ``is_brief``: without what changes each second, as in "a GPU, held by train, 2 ahead of you".
 
     The policy's part in it comes first: as in "a GPU: ann may hold 1 GPU at a time and holds 1, held by …".
     ``other_user``: the name of a uid, "" if it is obvious.
@@ -71,7 +73,17 @@ def describe_busy(
     text = a_slot(busy.slot) if busy.slot else "a GPU"
     text += f": {busy.why}" if busy.why else ""
     room = most and max(_SHORTEST, most - len(text) - len(", held by  (about 3h30m left by its time limit"))
-    text += describe_holders(busy.holders, now_s, in_public=in_public, other_user=other_user, most=room)
+
+    def facts(lease: Lease) -> Iterable[str]:
+        if is_brief:
+            return ()
+        owner = "" if in_public else other_user(lease.uid)
+        since = format_duration(now_s - lease.since_s)
+        # A terminal cuts the line, so the estimate comes first.
+        return left(lease, now_s), owner and f"{owner}'s", f"pid {lease.pid}", lease.unit, f"for {since}"
+
+    holders = describe_holders(busy.holders, now_s, facts, in_public=in_public, most=room)
+    text += f", held by {holders}" if holders else ""
     if busy.foreign:
         text += ", in use by processes outside slicer"
     if busy.outsider:
@@ -83,26 +95,22 @@ def describe_busy(
 
 
 def describe_holders(
-    holders: tuple[Lease, ...], now_s: float, *, in_public: bool = False,
-    other_user: Callable[[int], str] = _unsaid, most: int = 0,
+    holders: tuple[Lease, ...], now_s: float, facts: Callable[[Lease], Iterable[str]], *,
+    in_public: bool = True, most: int = 0,
 ) -> str:  # fmt: skip
-    """ ", held by train (about 3m left, pid 42, slicer-….scope, for 12m) and 2 others"."""
+    """As in "train (about 3m left) and 2 others", with the ``facts`` about the first to end; "" for none."""
     from slicer.placement.decision import first_to_finish
 
     lease = first_to_finish(holders, now_s)
     if lease is None:
         return ""
-    owner = "" if in_public else other_user(lease.uid)
-    since = format_duration(now_s - lease.since_s)
-    # A terminal cuts the line, so the estimate comes first.
-    when = left(lease, now_s)
-    facts = [when, owner and f"{owner}'s", f"pid {lease.pid}", lease.unit, f"for {since}"]
     others = len(holders) - 1
     more = f" and {counted(others, 'other')}" if others else ""
     name = lease.name or (lease.job if in_public else lease.command or lease.job)
     if most and len(name) > most:
         name = f"{name[: most - 1]}…"
-    return f", held by {name} ({', '.join(filter(None, facts))}){more}"
+    told = ", ".join(filter(None, facts(lease)))
+    return f"{name} ({told}){more}" if told else f"{name}{more}"
 
 
 # Where an estimate comes from; and its mark before a figure that has no room for words.

@@ -46,6 +46,13 @@ def test_others_read_who_holds_it_but_not_its_command_line() -> None:  # K7 S10
     assert "python --token SECRET" in words.describe_busy(busy, 130.0)  # at the owner's own terminal
 
 
+def test_on_a_board_stands_what_does_not_change_each_second() -> None:  # K7, E8
+    busy = Busy("gpu", (WHOLE, WHOLE), 2, ("GPU-1",), "")
+    told = words.describe_busy(busy, 130.0, in_public=True, is_brief=True)
+    outside = "in use by processes outside slicer"
+    assert told == f"a GPU, held by {WHOLE.name} and 1 other, {outside}, 2 ahead of it"
+
+
 def test_the_policys_reason_comes_before_whoever_holds_it() -> None:  # L3, B2
     """What is held is not the reason, if the user's own cap is: other GPUs may be free."""
     said = "bob may hold 2 GPUs at a time (policy.toml:7) and holds 2"

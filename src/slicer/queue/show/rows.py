@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from slicer.job.gpu_use import Use
-from slicer.model import Busy
-from slicer.placement.decision import first_to_finish
 from slicer.queue.model import JobState, Row, Status
-from slicer.text import a_slot, counted
 
 PENDING_SHOWN = 50
 _ENOUGH_S = 10.0  # no estimate before the successful jobs have run for this long in all
@@ -55,28 +52,6 @@ def of_file(states: Iterable[JobState], lines: Collection[str]) -> list[JobState
 
 def counts(states: Iterable[JobState]) -> dict[Status, int]:
     return Counter(state.status for state in states)
-
-
-def why(busy: Busy | None, indices: Mapping[str, int], now_s: float) -> str:
-    """Why a job waits, as in "a GPU, held by train and 1 other"."""
-    if busy is None:
-        return ""
-    text = a_slot(busy.slot) if busy.slot else "a GPU"
-    if busy.why:
-        return f"{text}: {busy.why}"
-    lease = first_to_finish(busy.holders, now_s)
-    if lease is not None:
-        text += f", held by {lease.name or lease.command}"
-        others = len(busy.holders) - 1
-        text += f" and {counted(others, 'other')}" if others else ""
-    if busy.foreign:
-        gpus = ", ".join(str(indices.get(uuid, uuid)) for uuid in busy.foreign)
-        text += f"; processes outside slicer use GPU {gpus}"
-    if busy.reserved_for:
-        text += "; what is free is kept for one that waits longest"
-    elif busy.ahead:
-        text += f"; {busy.ahead} ahead"
-    return text
 
 
 def eta_s(

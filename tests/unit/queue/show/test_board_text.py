@@ -11,10 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slicer.columns import ASCII, Glyphs, cell_count, told_apart
-from slicer.model import Busy
 from slicer.queue.model import Board, GpuRow
-from slicer.queue.show import board_text, rows
-from tests.unit import made_up
+from slicer.queue.show import board_text
 from tests.unit.queue.show.test_event_text import NASTY, UNSEEN, row
 
 AT = 1_700_000_000.0
@@ -205,9 +203,3 @@ def test_the_progress_bar_tells_done_running_and_the_rest() -> None:
 def test_a_gpu_of_unknown_size_has_an_empty_bar() -> None:
     text = board_text.render(empty(gpus=(GpuRow(0, "", 0, 10, None, (1,)),)), 80)
     assert "[░░░░░░░░░░]  10.0M of 0    job 1" in text
-
-
-def test_the_administrators_cap_is_the_reason_where_it_is_one() -> None:  # L3, E8
-    said = "bob may hold 2 GPUs at a time (policy.toml:7) and holds 2"
-    busy = Busy("gpu", (made_up.lease(),), 0, (), "", why=said)
-    assert rows.why(busy, {}, 0.0) == f"a GPU: {said}"

@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from slicer import faults
 from slicer.errors import SlicerError
-from slicer.job import launch
+from slicer.job import launch, words
 from slicer.job.following import Teller
 from slicer.job.gpu_use import Escaped, Exceeded
 from slicer.job.job import Follower, Job
 from slicer.kernel import proc
 from slicer.kernel.open_files import close_all_but
 from slicer.kernel.signals import INTERRUPTS, STOP, block_interrupts, signal
-from slicer.queue.show import rows
 from slicer.queue.state.attempt import Attempt
 from slicer.record import as_dict, record, replace
 
@@ -145,8 +144,7 @@ class _Told:
         self.still_waiting(busy)
 
     def still_waiting(self, busy: Busy) -> float | None:
-        known = {} if self.wanted is None else {gpu.uuid: gpu.index for gpu in self.wanted.observer.gpus}
-        why = rows.why(busy, known, proc.now_s())
+        why = words.describe_busy(busy, proc.now_s(), in_public=True, is_brief=True)
         if why != self._why:
             self._why = why
             self._teller.tell("waiting", why=why)
