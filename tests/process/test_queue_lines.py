@@ -137,6 +137,18 @@ def test_a_name_that_means_several_lists_them(queues: QueueBox) -> None:
     assert queue.wait() == 0
 
 
+# U1: also if its queue is killed while it runs
+def test_a_job_that_follows_a_line_hears_how_it_ended(queues: QueueBox) -> None:
+    queue = one_at_a_time(queues, "[vram=1G name=b] hold b 4")
+    follows = sleeping(queues, "run", "--backend", "plain", "--after", "b", "--", "job", "next")
+    queues.let("a")
+    queues.started("b")
+    queue.kill()
+    queues.let("b")
+    assert "b, which it follows, failed (exit 4)" in said(follows, 75)
+    assert "next" not in queues.starts()
+
+
 # U1, X6: a word means the same job to a command that needs one that runs
 def test_a_line_is_paused_while_it_runs(queues: QueueBox) -> None:
     queues.write("[vram=1G name=c] job c", "[vram=1G name=a] hold a", "[vram=1G name=b] job b")

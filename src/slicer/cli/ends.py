@@ -8,14 +8,12 @@ from collections.abc import Iterator, Sequence
 
 from slicer.broker import accounts
 from slicer.cli import say
-from slicer.cli.job_register import KnownJob
+from slicer.cli.job_register import KnownJob, SeenLedger
 from slicer.errors import EX_SLICER, EX_TIMEOUT, SlicerError, StateError
 from slicer.kernel import proc
 from slicer.kernel.sleep import soonest, until_readable
-from slicer.ledger.ledger import Ledger
-from slicer.ledger.status import existing_ledger
 from slicer.model import Lease, Outcome, Ticket
-from slicer.outcome import history, job_files, kept
+from slicer.outcome import history, job_files
 from slicer.queue.control.line_watch import LineWatch
 from slicer.queue.control.messages import QueuedLine
 from slicer.queue.model import UNBEGUN
@@ -59,16 +57,14 @@ def ends(
     ``mask`` is the signal mask during sleep.
     """
     end = None if timeout_s is None else time.monotonic() + timeout_s
-    left = {
-        known.key: Awaited(known) if known.line is None else AwaitedLine(known, known.line) for known in jobs
-    }
-    ledger = existing_ledger(os.environ, say.line)
+    left = {known.key: Awaited(known) for known in jobs}
+    seen = SeenLedger(lambda _: None)
     while True:
-        seen = SeenJobs(ledger)
-        for awaited in list(left.values()):
+        seen.look()
+        for key, awaited in list(left.items()):
             found = awaited.look(seen)
             if found is not None:
-                del left[awaited.known.key]
+                del left[key]
                 yield found
         if not left:
             return
@@ -77,12 +73,10 @@ def ends(
             names = ", ".join(each.known.name or each.known.job for each in left.values())
             raise StillRunning(f"after {timeout_s:g} s: {names} has not ended", where="--timeout")
         asleep(list(left.values()), left_s, mask)
-        if ledger is None:
-            ledger = existing_ledger(os.environ, say.line)
 
 
 def asleep(
-    awaited: Sequence[Awaited | AwaitedLine | LineWatch], limit_s: float | None,
+    awaited: Sequence[Awaited | LineWatch], limit_s: float | None,
     mask: frozenset[int] | None = None, others: Sequence[int] = (),
 ) -> frozenset[int]:  # fmt: skip
     """Sleep until something happens to one of the jobs, or one of the ``others`` is readable.
@@ -94,38 +88,46 @@ def asleep(
     return until_readable([*descriptors, *others], due, mask) & frozenset(others)
 
 
-class SeenJobs:
-    """The ledger at one moment, read once for all jobs that are awaited. Raises StateError."""
-
-    def __init__(self, ledger: Ledger | None) -> None:
-        self.entries: dict[str, Lease | Ticket] = {}
-        self.unwritten: dict[str, Outcome] = {}  # that the history has no room for
-        if ledger is not None:
-            self.entries.update((each.job, each) for each in ledger.snapshot().entries)
-            kept_ones = kept.settle(ledger.directory.base, history.default_path(), lambda _: None)
-            self.unwritten.update((each.job, each) for each in kept_ones)
-
-
 class Awaited:
-    """A job whose end is awaited, through the ends of its supervisor and keeper."""
+    """A job whose end is awaited, by the ends of its supervisor and keeper; or a line, by its queue."""
 
-    def __init__(self, known: KnownJob) -> None:
+    def __init__(self, known: KnownJob, *, is_attempt: bool = False) -> None:
+        """``is_attempt``: of a line, only this attempt, and not all to come."""
         self.known = known
-        self.descriptors: list[int] = []  # pidfds
-        self.due_s: float | None = None  # when to look again without an event
+        line = None if is_attempt else known.line
+        self._watch = None if line is None else LineWatch(os.environ, line, "ended")
+        self._pidfds: list[int] = []
+        self._due_s: float | None = None
         self._gone_at: float | None = None  # since when no trace of it has been found
 
-    def look(self, seen: SeenJobs) -> Ended | None:
+    @property
+    def descriptors(self) -> list[int]:
+        return self._pidfds if self._watch is None else self._watch.descriptors
+
+    @property
+    def due_s(self) -> float | None:
+        """When to look again without an event."""
+        return self._due_s if self._watch is None else self._watch.due_s
+
+    def look(self, seen: SeenLedger) -> Ended | None:
         """How it ended; None: it has not. Raises StateError."""
+        if self._watch is not None:
+            line = self._watch.look()
+            if line is None:
+                return None
+            if line.status != "running":
+                return _ended_line(self.known, line)
+            self.known, self._watch = replace(self.known, job=line.job), None  # the queue was killed
         self.close()
         known, outcome = self.known, self.known.outcome
         if outcome is None:
             entry = seen.entries.get(known.job)  # a request at the broker is followed by its process
-            self.descriptors = self._processes(entry)
-            found = history.read(history.default_path(), limit=1, job=known.job)
-            outcome = seen.unwritten.get(known.job) or next(iter(found), None)
-            if outcome is None:
+            self._pidfds = self._processes(entry)
+            found = [each for each in seen.unwritten if each.job == known.job]
+            found += history.read(history.default_path(), limit=1, job=known.job)
+            if not found:
                 return self._ended_without(is_there=entry is not None)
+            outcome = found[0]
             self.close()
         return Ended(known, outcome.exit_code, outcome)
 
@@ -141,13 +143,13 @@ class Awaited:
 
     def _ended_without(self, *, is_there: bool) -> Ended | None:
         """The end of a job without an outcome, from its file, once nothing of the job is left."""
-        self.due_s = None
-        if self.descriptors:
+        self._due_s = None
+        if self._pidfds:
             self._gone_at = None
             return None
         now = time.monotonic()
         if is_there:
-            self.due_s, self._gone_at = _UNSEEN_S, None
+            self._due_s, self._gone_at = _UNSEEN_S, None
             return None
         known, file = self.known, self._file()
         theirs = self._by_broker() if known.uid != os.geteuid() else None
@@ -158,7 +160,7 @@ class Awaited:
         if self._gone_at is None:
             self._gone_at = now
         if now - self._gone_at < _SETTLES_S:
-            self.due_s = _UNSEEN_S
+            self._due_s = _UNSEEN_S
             return None
         return Ended(known, EX_SLICER, None, file.unseen if file is not None else job_files.KILLED)
 
@@ -177,40 +179,9 @@ class Awaited:
 
     def close(self) -> None:
         """Close the descriptors. Safe to repeat."""
-        for fd in self.descriptors:
+        for fd in self._pidfds:
             os.close(fd)
-        self.descriptors = []
-
-
-class AwaitedLine:
-    """A line of a jobs file whose end is awaited, through all its attempts."""
-
-    def __init__(self, known: KnownJob, line: QueuedLine) -> None:
-        self.known = known
-        self._watch: LineWatch | Awaited = LineWatch(os.environ, line, "ended")
-
-    @property
-    def descriptors(self) -> list[int]:
-        return self._watch.descriptors
-
-    @property
-    def due_s(self) -> float | None:
-        return self._watch.due_s
-
-    def look(self, seen: SeenJobs) -> Ended | None:
-        """How it ended; None: it has not. Raises StateError."""
-        if isinstance(self._watch, LineWatch):
-            line = self._watch.look()
-            if line is None:
-                return None
-            if line.status != "running":
-                return _ended_line(self.known, line)
-            self._watch = attempt(self.known, line)  # the queue was killed
-        return self._watch.look(seen)
-
-
-def attempt(known: KnownJob, line: QueuedLine) -> Awaited:
-    return Awaited(replace(known, job=line.job, line=None))
+        self._pidfds = []
 
 
 def _ended_line(known: KnownJob, line: QueuedLine) -> Ended:

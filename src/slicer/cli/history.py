@@ -15,7 +15,7 @@ from slicer.broker import accounts
 from slicer.broker.accounts import AccountRow
 from slicer.cli import common, drawing, history_plot, history_sums, output, say
 from slicer.cli.history_plot import Plotted
-from slicer.cli.job_register import JobRegister
+from slicer.cli.job_register import JobRegister, SeenLedger
 from slicer.cli.job_register import filters as filters_of
 from slicer.cli.usage import waited
 from slicer.columns import Line
@@ -24,9 +24,8 @@ from slicer.job.find import UnknownJob
 from slicer.job.words import ENDED_BY
 from slicer.kernel.signals import signal, signal_name
 from slicer.kernel.users import group_name, user_name
-from slicer.ledger.status import existing_ledger
 from slicer.model import Outcome
-from slicer.outcome import kept, samples
+from slicer.outcome import samples
 from slicer.outcome.history import default_path, read
 from slicer.outcome.outcome_file import outcome_json
 from slicer.outcome.sums import BY, Sum, count, last_indices, sums
@@ -152,13 +151,9 @@ def _known(job: str) -> Outcome:
 
 def settle() -> None:
     """Put into the history what the ledger keeps for it; says what it has no room for. Raises StateError."""
-    ledger = existing_ledger(os.environ, say.line)
-    if ledger is not None:
-        ledger.snapshot()  # notices jobs that were killed together with slicer
-        left = kept.settle(ledger.directory.base, default_path(), say.line)
-        ledger.close()
-        if left:
-            say.line(f"not in the history yet: {', '.join(each.name or each.job for each in left)}")
+    left = SeenLedger(say.line).look().unwritten
+    if left:
+        say.line(f"not in the history yet: {', '.join(each.name or each.job for each in left)}")
 
 
 @record

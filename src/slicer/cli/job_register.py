@@ -20,7 +20,7 @@ from slicer.errors import StateError
 from slicer.job.find import SHORTEST_PREFIX, AmbiguousJob, NotRunning, NotYours, UnknownJob, meant, only, pick
 from slicer.kernel import proc
 from slicer.kernel.users import user_name
-from slicer.ledger.ledger import Ledger
+from slicer.ledger.ledger import Ledger, Snapshot
 from slicer.ledger.status import PATIENCE_S, existing_ledger
 from slicer.model import Lease, Outcome, Ticket, job_of_unit
 from slicer.outcome import history, job_files, kept
@@ -104,16 +104,34 @@ class KnownJob:
         return ""
 
 
+class SeenLedger:
+    """The user's own ledger as last seen. Without one, it is empty."""
+
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        self.ledger: Ledger | None = None
+        self.jobs = Snapshot((), ())
+        self.entries: dict[str, Lease | Ticket] = {}  # by job
+        self.unwritten: list[Outcome] = []  # that the history has no room for
+        self._warn = warn
+
+    def look(self) -> SeenLedger:
+        """Look again, and put into the history what is kept for it. Raises StateError."""
+        self.ledger = self.ledger or existing_ledger(os.environ, self._warn)
+        if self.ledger is not None:
+            self.jobs = self.ledger.snapshot()  # notices jobs that were killed together with slicer
+            self.entries = {each.job: each for each in self.jobs.entries}
+            self.unwritten = kept.settle(self.ledger.directory.base, history.default_path(), self._warn)
+        return self
+
+
 class JobRegister:
     """The jobs at one moment. ``living``: those that run or wait, each once. Raises StateError."""
 
     def __init__(self, warn: Callable[[str], None] = say.line) -> None:
         self._warn = warn
-        self._ledger = existing_ledger(os.environ, warn)
-        mine, self._others = standing.jobs(os.environ, self._ledger, warn)
-        self._unwritten: list[Outcome] = []
-        if self._ledger is not None:
-            self._unwritten = kept.settle(self._ledger.directory.base, history.default_path(), warn)
+        seen = SeenLedger(warn).look()
+        self._ledger, self._unwritten = seen.ledger, seen.unwritten
+        mine, self._others = standing.jobs(os.environ, seen.jobs, warn)
         self._files: dict[str, DetachedJob] = {}
         try:
             self._files = {file.job: file for file in job_files.known(os.environ, warn)}

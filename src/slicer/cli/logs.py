@@ -10,11 +10,10 @@ import sys
 import click
 
 from slicer.cli import complete, say
-from slicer.cli.ends import Awaited, SeenJobs, asleep, attempt
-from slicer.cli.job_register import JobRegister, KnownJob
+from slicer.cli.ends import Awaited, asleep
+from slicer.cli.job_register import JobRegister, KnownJob, SeenLedger
 from slicer.errors import UsageError
 from slicer.kernel import inotify, punch
-from slicer.ledger.status import existing_ledger
 from slicer.queue.control.line_watch import LineWatch
 from slicer.queue.control.messages import QueuedLine
 from slicer.queue.model import UNBEGUN
@@ -86,10 +85,11 @@ def _begun(known: KnownJob, line: QueuedLine) -> KnownJob:
         asleep([watch], None)
     if not found.log or found.status in UNBEGUN:
         raise NoLog(f"{known.name} has not begun: {found.reason or found.status}")
-    awaited, ledger = attempt(known, found), existing_ledger(os.environ, say.line)
-    while not os.path.lexists(found.log) and awaited.look(SeenJobs(ledger)) is None:
+    known = replace(known, job=found.job, line=found)
+    awaited, seen = Awaited(known, is_attempt=True), SeenLedger(say.line)
+    while not os.path.lexists(found.log) and awaited.look(seen.look()) is None:
         asleep([awaited], _APPEARS_S)
-    return replace(awaited.known, line=found)
+    return known
 
 
 def _opened(known: KnownJob) -> int:
@@ -164,12 +164,11 @@ def _copy(fd: int, place: int) -> int:
 
 
 def _follow(fd: int, place: int, known: KnownJob) -> None:
-    awaited = Awaited(known) if known.line is None else attempt(known, known.line)
-    ledger = existing_ledger(os.environ, say.line)
+    awaited, seen = Awaited(known, is_attempt=True), SeenLedger(say.line)
     watch = inotify.Inotify(f"/proc/self/fd/{fd}")
     watch.add(f"/proc/self/fd/{fd}", inotify.MODIFY)
     while True:
-        ended = awaited.look(SeenJobs(ledger))
+        ended = awaited.look(seen.look())
         place = _copy(fd, place)
         if ended is not None:
             say.line(ended.text)

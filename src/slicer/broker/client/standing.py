@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from slicer.ledger import status
-    from slicer.ledger.ledger import Ledger
     from slicer.model import Standing
 
 
@@ -48,13 +47,12 @@ def read(environ: Mapping[str, str], warn: Callable[[str], None]) -> status.Ledg
 
 
 def jobs(
-    environ: Mapping[str, str], ledger: Ledger | None, warn: Callable[[str], None]
+    environ: Mapping[str, str], own: Snapshot, warn: Callable[[str], None]
 ) -> tuple[Snapshot, Snapshot]:
     """The jobs that this user may act on (root: all), and those of others.
 
-    ``ledger``: the user's own, or None. Warns of a broker that does not answer.
+    ``own``: those of the user's own ledger. Warns of a broker that does not answer.
     """
-    own = ledger.snapshot() if ledger is not None else Snapshot((), ())
     path = broker_socket(environ)
     if not path:
         return own, Snapshot((), ())
