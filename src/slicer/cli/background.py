@@ -118,7 +118,10 @@ def _detach(
     try:
         with starting.HandOver() as hand_over:
             what = f"slicer run --detach: {label(invocation.name, invocation.command)}"
-            place, ends = placing.start(hand_over, job, what, plan.broker, mask)
+            placed = placing.start(
+                hand_over, job, what, plan.broker, mask, unit=service.job_unit(job),
+                settings=service.job_properties(hand_over.given.fileno()),
+            )  # fmt: skip
             hand_over.send(handed)
             has_handed_over = True
             state = hand_over.hear(_show)
@@ -129,10 +132,10 @@ def _detach(
     if isinstance(state, int):  # and its own messages were shown
         return state
     if options["verbosity"] >= 0:
-        where = f"{service.job_unit(job)}, " if place != "process" else ""
+        where = f"{placed.unit}, " if placed.unit else ""
         say.line(f"{state} in the background ({where}log {quote(log)}): slicer logs -f {job}")
-        if ends and first_time(ledger.directory, "logout-noticed"):
-            say.line(f"{ends} (shown once per boot)")
+        if placed.ends and first_time(ledger.directory, "logout-noticed"):
+            say.line(f"{placed.ends} (shown once per boot)")
     try:
         os.write(1, f"{job}\n".encode())
     except OSError as error:  # nobody reads it, and the job goes on

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 
 from slicer import backend as backends
 from slicer.backend.manager_calls import start_service
@@ -14,62 +15,56 @@ from slicer.errors import BackendError, SlicerError
 from slicer.kernel import cgroup
 from slicer.kernel.users import user_name
 from slicer.model import LEASE_VARIABLE, manager_of
+from slicer.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slicer.detach.service import Place
-    from slicer.doctor.facts.host import SessionFacts
+    from slicer.detach.service import ServiceProperty
+
+
+@record
+class Placed:
+    """Where it was started."""
+
+    unit: str  # its service; "" for a plain process
+    pid: int  # of a plain process; 0 for a service
+    ends: str  # what would end it early; "": nothing
 
 
 def start(
-    hand_over: starting.HandOver, job: str, described: str, broker: str, mask: frozenset[int]
-) -> tuple[Place, str]:
-    """Start the process to hand over to; where it is, and what would end it early ("": nothing).
+    hand_over: starting.HandOver, job: str, described: str, broker: str, mask: frozenset[int], *,
+    unit: str, settings: tuple[ServiceProperty, ...], path: str = "",
+) -> Placed:  # fmt: skip
+    """Start the process to hand over to, in a scope of the broker's if there is one and it is no service.
 
-    ``broker``: its socket; "": there is none. Raises BackendError, StateError.
+    ``broker``: its socket; "": there is none. ``path``: the file from which a service starts a queue, which
+    it also does after a crash or a boot. Raises BackendError, UnitExists, StateError.
     """
-    uid = os.geteuid()
-    session = gather_session(uid)
-    has_systemd = backends.has_systemd()
-    is_kept = service.is_session(cgroup.of(os.getpid())) and not session.kills_processes
-    backend = SystemdBackend(manager_of(uid))
-    try:
+    uid, is_inside = os.geteuid(), bool(os.environ.get(LEASE_VARIABLE))
+    session, has_systemd = gather_session(uid), backends.has_systemd()
+    own = cgroup.of(os.getpid()) if has_systemd else ""
+    is_kept = is_inside or (service.is_session(own) and not session.kills_processes)
+    with closing(SystemdBackend(manager_of(uid))) as backend:
         place = service.place_of(
-            uid, has_systemd=has_systemd, reaches_manager=has_systemd and reaches(backend),
-            lingers=session.lingers, stays=bool(broker or os.environ.get(LEASE_VARIABLE)) or is_kept,
+            uid, has_systemd=has_systemd, reaches_manager=has_systemd and _reaches(backend),
+            lingers=session.lingers, stays=bool(broker) or (is_kept and not path),
         )  # fmt: skip
-        if place == "process":
-            return place, start_process(hand_over, job, described, broker, mask, session)[1]
-        command, told = starting.taker(), service.job_properties(hand_over.given.fileno())
-        backend.converse(start_service(service.job_unit(job), described, command, told, backend.manager))
-    finally:
-        backend.close()
-    hand_over.introduced()
-    return place, ends_early(place, session)
-
-
-def start_process(
-    hand_over: starting.HandOver, job: str, described: str, broker: str, mask: frozenset[int],
-    session: SessionFacts,
-) -> tuple[int, str]:  # fmt: skip
-    """Start it as a plain process, in a scope of the broker's if there is one: its pid, and what ends it.
-
-    Raises StateError.
-    """
-    starting.start_process(starting.taker(), mask, hand_over.given.fileno())
-    pid = hand_over.introduced()
-    if broker and not os.environ.get(LEASE_VARIABLE) and _leaves(broker, job, described, pid):
-        return pid, ""
-    return pid, ends_early("process", session)
-
-
-def ends_early(place: Place, session: SessionFacts) -> str:
-    """What would end it early, in that place; "": nothing."""
-    return service.ends_early(
-        user_name(os.geteuid()), place, cgroup.of(os.getpid()) if backends.has_systemd() else "",
-        lingers=session.lingers, is_inside=bool(os.environ.get(LEASE_VARIABLE)),
+        if place != "process":
+            command = starting.taker(path)
+            backend.converse(start_service(unit, described, command, settings, backend.manager))
+    pid = 0
+    if place == "process":
+        starting.start_process(starting.taker(), mask, hand_over.given.fileno())
+        pid = hand_over.introduced()
+        if broker and not is_inside and _leaves(broker, job, described, pid):
+            return Placed("", pid, "")
+    elif not path:
+        hand_over.introduced()
+    ends = service.ends_early(
+        user_name(uid), place, own, lingers=session.lingers, is_inside=is_inside,
         kills_processes=session.kills_processes,
     )  # fmt: skip
+    return Placed("" if pid else unit, pid, ends)
 
 
 def _leaves(broker: str, job: str, described: str, pid: int) -> bool:
@@ -84,7 +79,7 @@ def _leaves(broker: str, job: str, described: str, pid: int) -> bool:
     return True
 
 
-def reaches(backend: SystemdBackend) -> bool:
+def _reaches(backend: SystemdBackend) -> bool:
     """Whether the manager can be reached."""
     try:
         backend.connect()

@@ -17,10 +17,10 @@ import click
 
 from slicer import backend as backends
 from slicer.backend import feature_units
-from slicer.backend.manager_calls import UnitExists, start_service
-from slicer.backend.systemd import SystemdBackend
+from slicer.backend.manager_calls import UnitExists
 from slicer.cli import placing, say
 from slicer.cli.common import failing
+from slicer.cli.placing import Placed
 from slicer.cli.queue.show import choose
 from slicer.detach import handover, service, starting
 from slicer.doctor.facts.host import gather_session
@@ -32,17 +32,10 @@ from slicer.queue.file.live_file import is_pipe
 from slicer.queue.loop import Queue
 from slicer.queue.model import QueueOptions
 from slicer.queue.state.log_dir import LogDir, QueueRunning
-from slicer.record import record, replace
+from slicer.record import replace
 from slicer.text import quote
 
 _HINT = "slicer queue stop {} if it is not to go on"
-
-
-@record
-class _Started:
-    unit: str  # "": it is a process
-    pid: int  # 0: it is a service
-    ends: str  # what would end it early; "": nothing
 
 
 def detach(options: QueueOptions, environ: Mapping[str, str], *, as_json: bool, quiet: bool) -> int:
@@ -128,31 +121,25 @@ def _with_program(queue: DetachedQueue) -> DetachedQueue:
     return found
 
 
-def _named(started: _Started) -> str:
+def _named(started: Placed) -> str:
     return started.unit or f"process {started.pid}"
 
 
-def _start(queue: DetachedQueue, environ: Mapping[str, str]) -> _Started:
+def _start(queue: DetachedQueue, environ: Mapping[str, str]) -> Placed:
     """Start it from its file, or hand that over. Raises UnitExists, BackendError, StateError."""
-    uid = os.geteuid()
-    session, described = gather_session(uid), service.queue_description(queue.jobs_file)
-    broker = backends.broker_socket(queue.handed["environment"]) if uid else ""
-    with closing(SystemdBackend(manager_of(uid))) as backend:
-        has_service = backends.has_systemd() and (not uid or placing.reaches(backend))
-        if has_service and (not broker or session.lingers):
-            unit, command = service.queue_unit(queue.log_dir), queue_files.path_of(environ, queue.log_dir)
-            settings = service.queue_properties()
-            backend.converse(
-                start_service(unit, described, starting.taker(command), settings, backend.manager)
-            )
-            return _Started(unit, 0, placing.ends_early(backend.manager, session))
+    broker = backends.broker_socket(queue.handed["environment"]) if os.geteuid() else ""
     mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+    described = service.queue_description(queue.jobs_file)
     with starting.HandOver() as hand_over:
-        pid, ends = placing.start_process(hand_over, os.urandom(6).hex(), described, broker, mask, session)
-        hand_over.send(queue.handed)
-        if hand_over.hear(say.line, at_end="runs") != "runs":
-            raise StateError("the queue was not started", where="--detach")
-    return _Started("", pid, ends)
+        placed = placing.start(
+            hand_over, os.urandom(6).hex(), described, broker, mask, unit=service.queue_unit(queue.log_dir),
+            settings=service.queue_properties(), path=queue_files.path_of(environ, queue.log_dir),
+        )  # fmt: skip
+        if placed.pid:
+            hand_over.send(queue.handed)
+            if hand_over.hear(say.line, at_end="runs") != "runs":
+                raise StateError("the queue was not started", where="--detach")
+    return placed
 
 
 def _check(options: QueueOptions, environ: Mapping[str, str]) -> None:
