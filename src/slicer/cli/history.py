@@ -15,7 +15,7 @@ from slicer.broker import accounts
 from slicer.broker.accounts import AccountRow
 from slicer.cli import common, drawing, history_plot, history_sums, output, say
 from slicer.cli.history_plot import Plotted
-from slicer.cli.job_register import JobRegister, SeenLedger
+from slicer.cli.job_register import JobRegister, settle
 from slicer.cli.job_register import filters as filters_of
 from slicer.cli.usage import waited
 from slicer.columns import Line
@@ -32,7 +32,7 @@ from slicer.outcome.sums import BY, Sum, count, last_indices, sums
 from slicer.quantity import format_cpus, format_duration, format_mib, format_size
 from slicer.record import as_dict, record
 from slicer.share.details import details as sharing_rows
-from slicer.text import command_text, one_line, quote, slots_words, visible
+from slicer.text import command_text, one_line, slots_words, visible
 
 _SHORT_ID = 8
 _MOST_COMMAND = 160
@@ -118,7 +118,7 @@ def command(
         hint = "leave out the other options" if since or until or failed or name else ""
         if hint or all_users:
             raise UnknownJob(f"no ended job {job!r}", where=source.path, hint=hint)
-        found = [_known(job)]
+        found = [JobRegister().ended(job)]
     has_more = 0 < number < len(found)
     found = found[: number or None]
     found.reverse()  # the newest goes right above the prompt
@@ -138,22 +138,6 @@ def command(
         output.show(source.table(found, time.time()) if found else [Line(none)])
     if has_more:
         say.cut(f"the last {number} of {source.count(source.path, **filters)}")
-
-
-def _known(job: str) -> Outcome:
-    """The outcome of a job that the history does not know by this word. Raises UnknownJob."""
-    known = JobRegister().find(job)
-    if known.outcome is None:
-        how = "never ran" if known.state == "ended" else "has not ended"
-        raise UnknownJob(f"{known.label} {how}", hint=f"slicer show {quote(job)}")
-    return known.outcome
-
-
-def settle() -> None:
-    """Put into the history what the ledger keeps for it; says what it has no room for. Raises StateError."""
-    left = SeenLedger(say.line).look().unwritten
-    if left:
-        say.line(f"not in the history yet: {', '.join(each.name or each.job for each in left)}")
 
 
 @record

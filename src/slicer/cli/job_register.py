@@ -188,6 +188,14 @@ class JobRegister:
         hint = f"slicer stop {name} takes it out of the queue"
         raise NotRunning(f"{name} waits, and has no process yet", hint=hint)
 
+    def ended(self, word: str) -> Outcome:
+        """The outcome of the job that the word names. Raises as :meth:`find`, also if there is none."""
+        known = self.find(word)
+        if known.outcome is None:
+            how = "never ran" if known.state == "ended" else "has not ended"
+            raise UnknownJob(f"{known.label} {how}", hint=f"slicer show {quote(word)}")
+        return known.outcome
+
     def _last(self) -> KnownJob:
         """The user's job that began last, whether it waits, runs or has ended. Says which."""
         mine = [each for each in self.living if each.uid == os.geteuid()]
@@ -250,6 +258,13 @@ def _is(known: KnownJob, line: QueuedLine) -> bool:
 
 
 # -- of a history -------------------------------------------------------------------------------------------
+
+
+def settle() -> None:
+    """Put into the history what the ledger keeps for it; says what it has no room for. Raises StateError."""
+    left = SeenLedger(say.line).look().unwritten
+    if left:
+        say.line(f"not in the history yet: {', '.join(each.name or each.job for each in left)}")
 
 
 def outcomes_of(word: str | None, **limits: Any) -> list[Outcome]:

@@ -18,7 +18,8 @@ from slicer.cli import output, say
 from slicer.cli.common import failing
 from slicer.cli.common import since as time_ago
 from slicer.cli.history import ended as how_ended
-from slicer.cli.history import row_ended, settle
+from slicer.cli.history import row_ended
+from slicer.cli.job_register import settle
 from slicer.columns import FAINT, Line
 from slicer.errors import SlicerError, UsageError
 from slicer.kernel.users import user_name
