@@ -13,7 +13,7 @@ import pytest
 
 from slicer.state import simulated
 from tests.patience import LONGEST_S, until
-from tests.process.harness import SLICER, Box, stays_in_poll
+from tests.process.harness import SLICER, Box, stays_in_poll, switches
 from tests.process.queue_box import QueueBox, Running
 
 
@@ -135,6 +135,19 @@ def test_a_name_that_means_several_lists_them(queues: QueueBox) -> None:
     assert "no such job: 'y'" in call(queues, "wait", "y", code=2).stderr
     queues.let("a")
     assert queue.wait() == 0
+
+
+# U1: without SLICER_SIM as for its queue, that alone knows that it runs
+def test_the_log_of_a_line_is_followed_to_its_end(queues: QueueBox) -> None:
+    queues.write("[vram=1G name=a] echo begun; hold a 3")
+    queue = queues.start()
+    queues.started("a")
+    follows = sleeping(queues, "logs", "-f", "a")
+    before = switches(follows.pid)
+    until(lambda: follows.poll() is not None or switches(follows.pid) > before + 12, "it looks again")
+    queues.let("a")
+    assert said(follows, 0).startswith("begun\nslicer: a: exit 3")
+    assert queue.wait() == 3
 
 
 # U1: also if its queue is killed while it runs

@@ -14,6 +14,7 @@ from slicer.kernel import proc
 from slicer.kernel.sleep import soonest, until_readable
 from slicer.model import Lease, Outcome, Ticket
 from slicer.outcome import history, job_files
+from slicer.queue.control.client import lines_meant
 from slicer.queue.control.line_watch import LineWatch
 from slicer.queue.control.messages import QueuedLine
 from slicer.queue.model import UNBEGUN
@@ -126,7 +127,7 @@ class Awaited:
             found = [each for each in seen.unwritten if each.job == known.job]
             found += history.read(history.default_path(), limit=1, job=known.job)
             if not found:
-                return self._ended_without(is_there=entry is not None)
+                return self._ended_without(is_there=entry is not None or self._runs_elsewhere())
             outcome = found[0]
             self.close()
         return Ended(known, outcome.exit_code, outcome)
@@ -163,6 +164,13 @@ class Awaited:
             self._due_s = _UNSEEN_S
             return None
         return Ended(known, EX_SLICER, None, file.unseen if file is not None else job_files.KILLED)
+
+    def _runs_elsewhere(self) -> bool:
+        """Whether its queue says that it runs, whose ledger may be that of simulated GPUs."""
+        if self.known.line is None or self._pidfds:
+            return False
+        lines = lines_meant(os.environ, self.known.job)
+        return any(each.job == self.known.job and each.status == "running" for each in lines)
 
     def _by_broker(self) -> int | None:
         """The exit code of another user's job, for root; None: the broker does not know it (yet)."""
