@@ -109,6 +109,22 @@ def test_what_ends_with_the_users_manager_runs_again(
     assert [outcome.ended_by for outcome in queues.outcomes(alice.history)] == ["shutdown", ""]
 
 
+def test_what_is_killed_with_the_users_manager_runs_again(
+    slicer: Slicer, alice: User, queues: Queues
+) -> None:  # Q17, E7: systemd's last SIGKILL at a logout, for a scope that it could not end in time
+    ran, gate, manager = slicer.path("ran"), slicer.gate(), f"user@{alice.uid}.service"
+    queues.write(f"[vram=1G] echo started >> {ran}; : < {gate}")
+    queue = queues.start(*SIM)
+    until(lambda: ran.exists() and ran.read_text(), "the job runs")
+    systemctl.output("systemctl", "kill", "--kill-who=main", "--signal=KILL", manager)
+    assert "you logged out" in queue.told("requeued", 1)["why"]
+    systemctl.output("systemctl", "start", manager)
+    queue.told("started", 1, 2)
+    with wide_open(gate):
+        assert queue.end().code == 0
+    assert [outcome.ended_by for outcome in queues.outcomes(alice.history)] == ["shutdown", ""]
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_through_logouts_and_crashes_every_job_ends_well(
     slicer: Slicer, alice: User, queues: Queues, seed: int

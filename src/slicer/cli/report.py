@@ -22,6 +22,7 @@ from slicer.cli.history import row_ended
 from slicer.cli.job_register import settle
 from slicer.columns import FAINT, Line
 from slicer.errors import SlicerError, UsageError
+from slicer.kernel import proc
 from slicer.kernel.users import user_name
 from slicer.model import Lease, Outcome
 from slicer.outcome import history, samples
@@ -93,9 +94,10 @@ def _report(period: Period, name: str | None, *, all_users: bool) -> Report:
     except SlicerError as error:
         say.line(f"{error}; running jobs are not included")
     else:
-        now, ended, uid = time.time(), {(job.id, job.user) for job in jobs}, os.geteuid()
+        now, booted = time.time(), time.time() - proc.now_s()  # the status may be older than now
+        ended, uid = {(job.id, job.user) for job in jobs}, os.geteuid()
         leases = [each for each in status.leases if all_users or each.uid == uid]
-        running = [_of_lease(each, now, now - (status.now_s - each.since_s)) for each in leases]
+        running = [_of_lease(each, now, booted + each.since_s) for each in leases]
         jobs += [job for job in running if (job.id, job.user) not in ended]
         there = [each.gpu for each in status.gpus]
         cards = {gpu.uuid: Card(gpu.uuid, f"GPU {gpu.index}", gpu.memory_mib) for gpu in there}

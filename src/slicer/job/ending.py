@@ -43,6 +43,8 @@ def outcome_of(
     process outside the scope has noticed each pause.
     """
     lease, spec = held.lease, job.spec
+    if report.reason == "signal" and report.status == signal.SIGKILL and _has_lost_manager(started, report):
+        report = replace(report, reason="stopped", ended_by="shutdown")
     ended, shared = exit_of(report), None
     if job.sharing is not None:
         from slicer.job.sharing import summary
@@ -61,6 +63,19 @@ def outcome_of(
         changed_outside=done.changed_outside, sharing=shared, directory=job.runs_in(), log=job.log,
         gpu_indices=lease.gpu_indices,
     )  # fmt: skip
+
+
+def _has_lost_manager(started: Started, report: Report) -> bool:
+    """Whether the user's systemd has ended since the start, or ends: what it leaves is killed unasked."""
+    above, mark, below = started.cgroup.partition("/user@")
+    if not mark:
+        return False
+    from slicer.backend.shutdown import is_shutting_down
+
+    began = (proc.now_s() - report.wall_s) * os.sysconf("SC_CLK_TCK")
+    managers = cgroup.processes(cgroup.path_of(f"{above}{mark}{below.partition('/')[0]}/init.scope"))
+    starts = [start for start in map(proc.start_time, managers) if start is not None]
+    return not any(start <= began for start in starts) or is_shutting_down("user")
 
 
 def _sharing_fields(sharing: Sharing | None) -> dict[str, str | float]:

@@ -97,9 +97,23 @@ def test_past_and_running_jobs_are_in_the_report(cli: Cli, run: Run, reports: li
     assert evil.name.isprintable()
     assert (evil.waited_s, evil.declared_mib, evil.peak_mib) == (9.0, 4096, (100,))
     assert (tool.name, tool.ending, tool.cpu_slots) == ("tool", "exit 3", 1)
-    assert cpu_seconds(made) == pytest.approx(36)
+    assert cpu_seconds(made) == pytest.approx(36, abs=0.01)
     assert "--secret" not in str(made)  # no command lines
     assert (now.name, now.ending, now.cpu_slots, now.waited_s) == ("now", "running", 1, None)
+
+
+def test_a_job_that_has_just_begun_is_in_the_report_of_a_machine_that_paused(
+    cli: Cli, run: Run, reports: list[Report], monkeypatch: pytest.MonkeyPatch
+) -> None:  # X8
+    lease, read = cli.running("-p", "heavy"), standing.read
+
+    def paused(*given: Any) -> Any:
+        status = read(*given)
+        return replace(status, now_s=lease.since_s)  # all that follows is later
+
+    monkeypatch.setattr(standing, "read", paused)
+    run()
+    assert [job.id for job in reports[0].jobs] == [lease.job]
 
 
 def test_on_a_terminal_the_main_facts_are_told_too(
