@@ -112,7 +112,7 @@ class Box:
         self.env["PATH"] = f"{inner.parent}:{self.env['PATH']}"
         self.prefix: tuple[str, ...] = ()
         self._others = set(proc.pids())
-        self._seen: set[int] = set()
+        self._seen: dict[int, int | None] = {}  # when each started: its number may be given to others
         self._started: list[subprocess.Popen[bytes]] = []
 
     # -- running ----------------------------------------------------------------------------------------
@@ -236,8 +236,8 @@ class Box:
         pids = set(proc.pids())
         self._others &= pids  # the number of one that has ended may be given to one of ours
         # A process that dies loses its environment before its descriptors: remember it until it is gone.
-        self._seen.update(pid for pid in pids - self._others if marked(pid, self.mark))
-        self._seen = {pid for pid in self._seen if not gone(pid)}
+        self._seen.update({p: proc.start_time(p) for p in pids - self._others if marked(p, self.mark)})
+        self._seen = {p: start for p, start in self._seen.items() if start and proc.start_time(p) == start}
         return sorted(self._seen)
 
     def describe(self) -> str:

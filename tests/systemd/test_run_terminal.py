@@ -273,9 +273,9 @@ def test_a_command_that_stops_itself_gives_the_shell_back(bash: Terminal, signo:
     assert "Stopped" in bash.expect(PROMPT)
     command(bash, "fg")
     bash.expect("after\n")
-    bash.expect(PROMPT)
+    said = bash.expect(PROMPT)
     command(bash, "echo code=$?")
-    assert "code=3" in bash.expect(PROMPT)
+    assert "code=3" in bash.expect(PROMPT), said
 
 
 def test_a_program_that_stops_its_whole_group_gives_the_shell_back(bash: Terminal) -> None:
