@@ -224,6 +224,28 @@ def test_asked_to_leave_while_the_disk_is_full(queues: QueueBox, disk: SmallDisk
     disk.leave()
 
 
+# E7: a job that has its word, and of which the queue hears only now, is no reason to stay
+def test_a_job_begins_and_ends_while_the_disk_is_full(queues: QueueBox, disk: SmallDisk) -> None:
+    queues.write("[vram=1G] hold a 3", "[vram=1G] job b 0 4")
+    queues.arm("supervisor-let-go")
+    queue = queues.start("-j", "1", env=queues.faults())
+    queues.started("a")
+    until(queues.stopped, "its supervisor has not said so")
+    disk.fill()
+    queues.append(f"[cancel] : {'x' * 5000}")
+    queue.event("stalled")
+    queues.go_on()
+    queues.let("a")
+    until(lambda: not queues.named("slicer-keeper"), "it has ended")
+    queues.asleep(queue)
+    queue.send(signal.SIGTERM)
+    assert queue.wait() == 143
+    disk.empty()
+    assert queues.run().wait() == 4
+    assert queues.starts() == {"a": 1, "b": 1}
+    disk.leave()
+
+
 # E7: the log directory is deleted while jobs run: it is made again, and the next queue knows what was done
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_the_log_directory_is_deleted(queues: QueueBox, is_killed: bool) -> None:

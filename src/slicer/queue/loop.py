@@ -172,10 +172,10 @@ class Queue:
         is_saved = self.register.save()
         self._control.move(self.register.log_dir.identity)  # it may have been made again
         self._events.stalled(self.register.problem)
+        while is_saved and self._concluded:  # the journal has it now
+            self._engine.discard(self._concluded.pop())
+        self._dispatch.start_commands(is_saved=is_saved)
         if is_saved:
-            while self._concluded:  # the journal has it now
-                self._engine.discard(self._concluded.pop())
-            self._dispatch.start_commands()
             self._control.answer()
             self._events.flush()
         self._tell_if_idle()

@@ -110,8 +110,8 @@ class AutoEngine:
 
     # -- attempts whose commands have not started ----------------------------------------------------------
 
-    def start_commands(self) -> tuple[list[str], list[tuple[str, SlicerError]]]:
-        here, there = (engine.start_commands() for engine in self._both)
+    def start_commands(self, *, is_saved: bool) -> tuple[list[str], list[tuple[str, SlicerError]]]:
+        here, there = (engine.start_commands(is_saved=is_saved) for engine in self._both)
         return here[0] + there[0], here[1] + there[1]
 
     def unstarted(self, job_id: str) -> str | None:

@@ -96,8 +96,8 @@ class Engine(Protocol):
 
     # -- attempts whose commands have not started ----------------------------------------------------------
 
-    def start_commands(self) -> tuple[list[str], list[tuple[str, SlicerError]]]:
-        """Start the commands that are ready. To be called only when the register is saved.
+    def start_commands(self, *, is_saved: bool) -> tuple[list[str], list[tuple[str, SlicerError]]]:
+        """Start the commands that are ready, if the register ``is_saved``.
 
         Returns the keys of the jobs that run now, and of those that could not be started.
         """

@@ -269,9 +269,9 @@ class Dispatch:
         except (BackendError, StateError) as error:
             self._could_not_start(key, error)
 
-    def start_commands(self) -> None:
-        """Start the commands whose scopes are ready. To be called only when the register is saved."""
-        started, failed = self._engine.start_commands()
+    def start_commands(self, *, is_saved: bool) -> None:
+        """See :meth:`Engine.start_commands`."""
+        started, failed = self._engine.start_commands(is_saved=is_saved)
         for key, error in failed:
             self._could_not_start(key, error)
         for key in started:

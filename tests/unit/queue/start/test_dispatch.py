@@ -77,7 +77,7 @@ class Refusing:
         )  # fmt: skip
         self.engine = any_(
             is_here=True, keep=lambda kinds: None, ask=self.ask, may_add=lambda _: True, refresh=lambda: None,
-            start_commands=lambda: ((), ()), outdated=lambda _: [],
+            start_commands=lambda **_: ((), ()), outdated=lambda _: [],
         )  # fmt: skip
         events = any_(add=lambda kind, *_, **__: self.told.append(kind), warning=self.told.append)
         self.dispatch = Dispatch(register, self.plans, self.engine, events, lambda: self.broker_now)
@@ -179,7 +179,7 @@ def test_what_wants_nothing_starts_while_the_broker_fails(monkeypatch: pytest.Mo
     queue.dispatch.start()
     assert queue.begun == ["b", "d"]
     for _ in range(10):
-        queue.dispatch.start_commands()
+        queue.dispatch.start_commands(is_saved=True)
         queue.let_pass()
     assert queue.now > 100 + 60  # it is asked less and less often
     assert queue.begun == ["b", "d"]

@@ -211,7 +211,7 @@ class LocalEngine(Engine):
             self._pass_on("warning", f"no turns are taken (share): {problem}")
         return True
 
-    def start_commands(self) -> tuple[list[str], list[tuple[str, SlicerError]]]:
+    def start_commands(self, *, is_saved: bool) -> tuple[list[str], list[tuple[str, SlicerError]]]:
         started: list[str] = []
         failed: list[tuple[str, SlicerError]] = []
         earlier = 0  # early jobs that are not ready yet: later ones must not take their places
@@ -224,7 +224,7 @@ class LocalEngine(Engine):
                 failed.append((run.key, run.why_not()))
             elif not run.is_ready:
                 earlier += run.may_be_early
-            elif not run.has_word and (not run.may_be_early or self._has_place(run, earlier)):
+            elif is_saved and not run.has_word and (not run.may_be_early or self._has_place(run, earlier)):
                 run.go()
         return started, failed
 
@@ -277,7 +277,8 @@ class LocalEngine(Engine):
         descriptors = [run.fd for run in runs if not run.is_gone] + [run.pidfd for run in self._leaving]
         descriptors += self._adopted.descriptors()
         look_s = self._gpus.left_s() if any(job.gpus for job in self._living()) else None
-        return descriptors, soonest(self._adopted.left_s(), look_s)
+        ended_s = 0.0 if any(run.is_gone for run in self._running.values()) else None  # heard with its start
+        return descriptors, soonest(self._adopted.left_s(), look_s, ended_s)
 
     def take_ended(self, ready: Collection[int]) -> list[EndedAttempt]:
         for run in [each for each in self._leaving if each.pidfd in ready or proc.has_ended(each.pidfd)]:

@@ -134,8 +134,8 @@ class SlurmEngine(Engine):
 
     # -- attempts whose commands have not started ----------------------------------------------------------
 
-    def start_commands(self) -> tuple[list[str], list[tuple[str, SlicerError]]]:
-        if self._submissions.start():
+    def start_commands(self, *, is_saved: bool) -> tuple[list[str], list[tuple[str, SlicerError]]]:
+        if is_saved and self._submissions.start():
             self._slurm.soon()
         failed = []
         for tracked, error in self._submissions.take_failed():
