@@ -250,16 +250,19 @@ def test_a_job_begins_and_ends_while_the_disk_is_full(queues: QueueBox, disk: Sm
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_the_log_directory_is_deleted(queues: QueueBox, is_killed: bool) -> None:
     queues.write("[vram=2G] job a 0 3", "[vram=2G] hold b 4", "[vram=2G] hold c")
-    queue = queues.start()
+    queue = queues.start(env=queues.faults())
     queues.started("b", "c")
     until(lambda: queues.statuses().get("job a 0 3") == ("failed", 3), "the first has ended")
     remove_tree(queues.logs)
+    if is_killed:
+        queues.arm("queue-saved")
     queues.let("b")
     until(lambda: (queues.logs / "journal.jsonl").exists(), "it is made again")
     until(lambda: queues.statuses().get("hold b 4") == ("failed", 4), "it is known")
     assert queues.statuses()["job a 0 3"] == ("failed", 3)
     if is_killed:
         queue.kill()
+        queues.arm()
         queue = queues.start()
         queue.event("adopted")
     queues.let("c")

@@ -74,8 +74,8 @@ class Queue:
             self.register, self._dispatch, self._display, self._file, self._load, self._leave_by_word,
             self._events.notice,
         )  # fmt: skip
-        door = self.register.log_dir.identity
-        self._control = ControlSocket(self._ledger.directory.base, door, answers.by_question(), ACTS)
+        with self._ledger.locked():
+            self._control = ControlSocket(self._ledger.directory.base, answers.by_question(), ACTS)
         self._renderer.add(self._control)
         self._summary: Event | None = None
         self._ready: frozenset[int] = frozenset()  # the descriptors that woke us
@@ -170,7 +170,6 @@ class Queue:
             self._stop_starting()
         self._dispatch.give_up()
         is_saved = self.register.save()
-        self._control.move(self.register.log_dir.identity)  # it may have been made again
         self._events.stalled(self.register.problem)
         while is_saved and self._concluded:  # the journal has it now
             self._engine.discard(self._concluded.pop())

@@ -6,7 +6,9 @@ after it has read the last one, and a slow one misses events.
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import os
 import socket
 import termios
 from array import array
@@ -61,31 +63,25 @@ class ControlSocket(Renderer):
     questions change something, or tell what must be in the journal first.
     """
 
-    def __init__(
-        self, directory: Directory, name: str, answers: Mapping[str, Answer], acts: Collection[str]
-    ) -> None:
-        """``name``: ours alone, so that a socket of this name is a killed queue's. Raises StateError."""
+    def __init__(self, directory: Directory, answers: Mapping[str, Answer], acts: Collection[str]) -> None:
+        """Raises StateError. Also removes the sockets of killed queues, at which nobody listens.
+
+        To be called under the ledger's lock: a queue between bind(2) and listen(2) would look like those.
+        """
         self._answers = answers
         self._acts = acts
         self._directory = directory
         self._clients: dict[int, _Client] = {}
         self._late: list[tuple[_Client, bytes]] = []  # answers for later
-        self._name = f"{PREFIX}{name}"
+        self._name = f"{PREFIX}{os.urandom(6).hex()}"
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         try:
-            directory.remove(self._name)
+            _sweep(directory)
             self._socket.bind(f"{directory.handle}/{self._name}")
             self._socket.listen(_MOST_CLIENTS)
         except OSError as error:
             self._socket.close()
             raise failed(f"{directory.path}/{self._name}", error, what="cannot be created") from error
-
-    def move(self, name: str) -> None:
-        """From now on ``name`` is ours, and the one before may become another queue's."""
-        if self._name != (moved := f"{PREFIX}{name}"):
-            with suppress(OSError):  # where it cannot be moved, nobody finds us any more
-                self._directory.rename(self._name, self._directory, moved)
-                self._name = moved
 
     def descriptors(self) -> list[int]:
         return [self._socket.fileno(), *self._clients]
@@ -189,3 +185,14 @@ class ControlSocket(Renderer):
             self._late.append((client, encode(found)))
         else:
             client.send(encode(found))
+
+
+def _sweep(directory: Directory) -> None:
+    """Remove the sockets that nobody listens at. Raises OSError."""
+    for name in directory.names():
+        if not name.startswith(PREFIX):
+            continue
+        asking = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+        with asking, suppress(OSError):  # what cannot be removed does no harm
+            if asking.connect_ex(f"{directory.handle}/{name}") == errno.ECONNREFUSED:
+                directory.remove(name)

@@ -87,12 +87,6 @@ class LogDir:
     def path(self) -> str:
         return self.directory.path
 
-    @property
-    def identity(self) -> str:
-        """A name that no other log directory has. While we hold the lock, it is ours."""
-        info = os.fstat(self.directory.fd)
-        return f"{info.st_dev:x}-{info.st_ino:x}"
-
     @staticmethod
     def log_name(no: int, attempt: int) -> str:
         """The file name of the log of a job's attempt (from 1), for :attr:`JobState.log`."""

@@ -63,7 +63,7 @@ def call(directory: Directory) -> Iterator[Callable[[], Caller]]:
 
 @pytest.fixture
 def server(directory: Directory) -> Iterator[ControlSocket]:
-    made = ControlSocket(directory, "x", {"look": lambda _: {"n": 1}, "stop": lambda _: {"n": 2}}, ("stop",))
+    made = ControlSocket(directory, {"look": lambda _: {"n": 1}, "stop": lambda _: {"n": 2}}, ("stop",))
     yield made
     made.close(None)
 
@@ -96,7 +96,7 @@ def test_an_act_is_answered_only_when_the_journal_has_it(
 # U1: a question about the future has its answer later, the last one of each caller
 def test_what_is_not_known_yet_is_answered_later(directory: Directory, call: Callable[[], Caller]) -> None:
     known: dict[str, dict[str, object]] = {}
-    server = ControlSocket(directory, "x", {"line": lambda asked: known.get(str(asked["key"]))}, ("line",))
+    server = ControlSocket(directory, {"line": lambda asked: known.get(str(asked["key"]))}, ("line",))
     caller, gone = call(), call()
     gone.send(ask="line", key="b")
     for key in "ab":
@@ -118,7 +118,7 @@ def test_what_is_not_known_yet_is_answered_later(directory: Directory, call: Cal
 def test_those_who_watch_are_told_what_comes_and_the_end(
     directory: Directory, call: Callable[[], Caller]
 ) -> None:
-    server = ControlSocket(directory, "x", {}, ())
+    server = ControlSocket(directory, {}, ())
     server.event(told(29))
     assert not server.wants_board
     caller = call()
@@ -174,13 +174,18 @@ def test_whoever_leaves_is_forgotten_and_too_many_are_turned_away(
     assert len(server.descriptors()) == 1
 
 
-# U1
-def test_a_queue_whose_log_directory_was_made_again_is_found_by_its_new_name(
-    server: ControlSocket, directory: Directory, call: Callable[[], Caller]
+# E7: what killed queues leave goes with the next one; a queue that lives, however busy, keeps its socket
+def test_only_the_sockets_of_dead_queues_are_removed(
+    directory: Directory, call: Callable[[], Caller], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server.move("y")
-    assert directory.names() == ["queue-y"]
-    caller = call()
-    caller.send(ask="look")
-    taken(server)
-    assert [answer["n"] for answer in caller.received()] == [1]
+    monkeypatch.setattr(control, "_MOST_CLIENTS", 0)  # one more waits, and no second one
+    busy = ControlSocket(directory, {}, ())
+    call()
+    names = directory.names()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as killed:
+        killed.bind(f"{directory.handle}/queue-killed")
+        killed.listen()
+    ControlSocket(directory, {}, ()).close(None)
+    assert directory.names() == names
+    busy.close(None)
+    assert directory.names() == []
