@@ -116,10 +116,7 @@ class PlainBackend(Backend):
 
     def _signal(self, pids: list[int], signo: int) -> None:
         for pid in pids:
-            try:
-                os.kill(pid, signo)
-            except (ProcessLookupError, PermissionError):
-                continue  # it has ended, or the pid is another user's by now
+            proc.send(pid, signo)  # the pid may be another user's by now
 
 
 def affinity(given: dict[str, Property], available: list[int], seed: int) -> set[int]:

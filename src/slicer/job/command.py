@@ -16,6 +16,7 @@ from slicer.backend import time_limit_of
 from slicer.job.job_control import JobControl
 from slicer.job.leftovers import living, wait_for_any
 from slicer.job.life import Event, Life, Terms, due_s, step
+from slicer.job.program import spawn
 from slicer.job.report import Report, final_reason
 from slicer.job.stop_rule import StopRule, asked_for, due
 from slicer.kernel import cgroup, proc
@@ -26,6 +27,7 @@ from slicer.kernel.signals import (
     STOP,
     SYSTEMD_STOPS,
     asked_by,
+    pending,
     signal,
     timed_wait,
 )
@@ -35,7 +37,7 @@ from slicer.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from typing import Protocol
 
     from slicer.backend import Watchdog
@@ -117,14 +119,14 @@ class Command:
         """Stay until no process is left. ``began``: the scope's start; ``early``: signals before that."""
         self._scope_began = began
         self._life = Life(time.monotonic(), self._task.stop)
-        pending = list(_pending())
+        arrived = list(pending(_ALL_SIGNALS))
         exec_errno = self._spawn()
         proc.survive_group_kill()
         if exec_errno:
             return Report(1, "exited", exec_errno=exec_errno), self._usage()
         for signo in early:
             self._step(Event("passed", signo))
-        for info in pending:
+        for info in arrived:
             self._handle(info)
             if info.si_signo in _ASKING and info.si_pid != self._task.supervisor:
                 self._send(self._pid, info.si_signo)
@@ -138,7 +140,7 @@ class Command:
             self._meet_deadlines()
         faults.point("keeper-reaped")
         # systemd may have signalled the command a moment before us. That shows the reason for its end.
-        for info in _pending():
+        for info in pending(_ALL_SIGNALS):
             self._handle(info)
         leftovers = self._end_leftovers()
         life = self._life
@@ -157,35 +159,18 @@ class Command:
         task = self._task
         for fd in task.inherited:
             os.set_inheritable(fd, True)
+        out = self._output
+        moves = ((out.stdout, 1), (out.stderr, 2)) if out else ()
         try:
-            self._pid = self._posix_spawn(task.program, task.command)
+            self._pid = spawn(task.program, task.command, task.env, task.mask, moves)
         except OSError as error:
-            if error.errno != errno.ENOEXEC:
-                return error.errno or errno.ENOEXEC
-            try:  # a script without "#!": do as execvp(3) and every shell
-                self._pid = self._posix_spawn("/bin/sh", ("/bin/sh", task.program, *task.command[1:]))
-            except OSError as again:
-                return again.errno or errno.ENOEXEC
+            return error.errno or errno.ENOEXEC
         finally:
             for fd in task.inherited:
                 os.set_inheritable(fd, False)
-            if self._output is not None:
-                self._output.handed_over()
+            if out is not None:
+                out.handed_over()
         return 0
-
-    def _posix_spawn(self, program: str, command: tuple[str, ...]) -> int:
-        out = self._output
-        moves = ((out.stdout, 1), (out.stderr, 2)) if out else ()
-        # A descriptor already in its place may be the placeholder of one that the caller closed.
-        actions = [(os.POSIX_SPAWN_DUP2, fd, place) for fd, place in moves if fd != place]
-        return os.posix_spawn(
-            program,
-            command,
-            self._task.env,
-            file_actions=actions,
-            setsigmask=self._task.mask,
-            setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),  # Python ignores these two
-        )
 
     # -- incoming signals ----------------------------------------------------------------------------------
 
@@ -198,7 +183,8 @@ class Command:
         elif info.si_signo == SYSTEMD_STOPS and self._task.scope and proc.is_systemd(info.si_pid):
             self._stop_for_systemd()
         elif info.si_signo == signal.SIGIO:
-            self._look_for_caller()
+            if self._task.has_lost_caller is not None and self._task.has_lost_caller():
+                self._stop(Event("stop", by="caller"))
         elif info.si_pid == self._task.supervisor:
             self._reap()  # a command that has just ended would swallow it
             self._step(Event("passed", info.si_signo))
@@ -243,22 +229,13 @@ class Command:
         if (found := self._watchdog.check()) is not None:
             self._step(Event("exceeds", reason=found))
 
-    def _has_scope_timed_out(self) -> bool:
-        """Whether systemd stops the scope because of a time limit, perhaps the administrator's."""
-        since_s = time.monotonic() - self._scope_began
-        limits = (self._task.timeout_s, time_limit_of(self._task.scope))
-        return any(limit_s is not None and since_s >= limit_s for limit_s in limits)
-
     # -- its end -------------------------------------------------------------------------------------------
-
-    def _look_for_caller(self) -> None:
-        """Kill the job if its caller, which it must not outlive, was killed."""
-        if self._task.has_lost_caller is not None and self._task.has_lost_caller():
-            self._stop(Event("stop", by="caller"))
 
     def _stop_for_systemd(self) -> None:
         """systemd stops the scope. It kills all processes, and us, after the time that it gives the job."""
-        if self._has_scope_timed_out():
+        since_s = time.monotonic() - self._scope_began
+        limits = self._task.timeout_s, time_limit_of(self._task.scope)  # perhaps the administrator's
+        if any(limit_s is not None and since_s >= limit_s for limit_s in limits):
             self._stop(Event("systemd", reason="timeout", rule=self._task.stop))
         else:
             by: EndedBy = "shutdown" if _is_shutdown(self._task.manager) else "systemd"
@@ -326,16 +303,12 @@ class Command:
 
     def _send(self, pid: int, signo: int, *, is_stop: bool = False) -> bool:
         """Send a signal; False if the process is another user's by now, and we may not signal it."""
-        try:
-            os.kill(pid, signo)
-            if is_stop or signo == signal.SIGTERM:
-                if self._life.rule.sends_hup or proc.is_interactive_shell(pid):
-                    os.kill(pid, signal.SIGHUP)  # such a shell restores its terminal and exits
-                os.kill(pid, signal.SIGCONT)  # a stopped process must be able to react; systemd does the same
-        except ProcessLookupError:
-            pass  # it has ended, as intended
-        except PermissionError:
+        if not proc.send(pid, signo):
             return False
+        if is_stop or signo == signal.SIGTERM:
+            if self._life.rule.sends_hup or proc.is_interactive_shell(pid):
+                proc.send(pid, signal.SIGHUP)  # such a shell restores its terminal and exits
+            proc.send(pid, signal.SIGCONT)  # a stopped process must be able to react; systemd does the same
         return True
 
     def _still_runs(self) -> bool:
@@ -394,11 +367,6 @@ class Command:
         return Usage(
             cpu_s=user_s + system_s, cpu_user_s=user_s, cpu_system_s=system_s, memory_peak_bytes=peak or None
         )
-
-
-def _pending() -> Iterator[signal.struct_siginfo]:
-    while (info := signal.sigtimedwait(_ALL_SIGNALS, 0)) is not None:
-        yield info
 
 
 def _is_shutdown(manager: Manager) -> bool:

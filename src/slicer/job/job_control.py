@@ -110,10 +110,7 @@ class JobControl:
 
     def tell_supervisor(self, signo: int) -> None:
         if os.getppid() == self._supervisor:
-            try:
-                os.kill(self._supervisor, signo)
-            except (ProcessLookupError, PermissionError):
-                pass
+            proc.send(self._supervisor, signo)
 
 
 def _has_terminal() -> bool:

@@ -7,7 +7,7 @@ import os
 
 from slicer.kernel.proc import start_time
 from slicer.kernel.signal_fd import signal_fd
-from slicer.kernel.signals import timed_wait
+from slicer.kernel.signals import pending
 from slicer.kernel.sleep import soonest, until_readable
 
 TYPE_CHECKING = False
@@ -54,7 +54,4 @@ def wait_for_any(
     finally:
         for fd in fds:
             os.close(fd)
-    arrived = []
-    while (info := timed_wait(signals, 0.0)) is not None:
-        arrived.append(info)
-    return arrived
+    return list(pending(signals))

@@ -135,15 +135,15 @@ def _stop_all(lease: Lease, ledger: Ledger) -> None:
     end = time.monotonic() + _STOPPING_S
     stopped: set[int] = set()
     while running := [pid for pid in members(lease, ledger) if not proc.is_stopped(pid)]:
-        others = [pid for pid in running if not _signal(pid, signal.SIGSTOP)]
+        others = [pid for pid in running if not proc.send(pid, signal.SIGSTOP)]
         for pid in stopped.intersection(running):
             # In vfork(2) it sleeps until its child executes a program, and we may have stopped that child.
             for child in proc.children(pid):
-                _signal(child, signal.SIGCONT)
+                proc.send(child, signal.SIGCONT)
         stopped.update(running)
         if others or time.monotonic() > end:
             for pid in stopped:
-                _signal(pid, signal.SIGCONT)
+                proc.send(pid, signal.SIGCONT)
             why = f"pid {others[0]} is another user's" if others else "it keeps creating new ones"
             raise CannotPause(f"not all processes of job {lease.job} can be stopped: {why}")
         time.sleep(_LOOK_S)
@@ -155,17 +155,6 @@ def _continue_all(lease: Lease, ledger: Ledger) -> None:
     """Send SIGCONT to all processes of the job, and to the supervisor, which Ctrl-Z stops with them."""
     inside = cgroup.processes(directory_of(lease)) if lease.cgroup else members(lease, ledger)
     for pid in inside:
-        _signal(pid, signal.SIGCONT)
+        proc.send(pid, signal.SIGCONT)
     if proc.is_running(lease.pid, lease.pid_start):
-        _signal(lease.pid, signal.SIGCONT)
-
-
-def _signal(pid: int, signo: int) -> bool:
-    """Send a signal; False if the process is another user's."""
-    try:
-        os.kill(pid, signo)
-    except ProcessLookupError:
-        pass
-    except PermissionError:
-        return False
-    return True
+        proc.send(lease.pid, signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""Finds the program of a command, and executes it in place of slicer."""
+"""Finds the program of a command, and executes it: in place of slicer, or in a child."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import NoReturn
 
-
+_IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)  # by Python, but not by commands
 
 def find_program(name: str, environ: Mapping[str, str]) -> str:
     """The path to execute, known before anything is acquired. Raises CommandNotFound or CannotExecute."""
@@ -47,15 +47,39 @@ def _why_not_found(name: str) -> str:
 
 def become(program: str, command: tuple[str, ...], env: Mapping[str, str], mask: Iterable[int]) -> NoReturn:
     """Execute the command in place of slicer. ``mask``: its signal mask. Never returns; raises OSError."""
-    for signo in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(signo, signal.SIG_DFL)  # Python ignores these two
+    for signo in _IGNORED:
+        signal.signal(signo, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     try:
         os.execve(program, command, env)
     except OSError as error:
         if error.errno != errno.ENOEXEC:
             raise
-        os.execve("/bin/sh", ("/bin/sh", program, *command[1:]), env)
+        os.execve(*_by_shell(program, command), env)
+
+
+def spawn(
+    program: str, command: tuple[str, ...], env: Mapping[str, str], mask: Iterable[int],
+    moves: Iterable[tuple[int, int]],
+) -> int:  # fmt: skip
+    """Execute the command in a child; its pid. ``moves``: which descriptor goes where. Raises OSError."""
+    # A descriptor already in its place may be the placeholder of one that the caller closed.
+    actions = [(os.POSIX_SPAWN_DUP2, fd, place) for fd, place in moves if fd != place]
+
+    def start(path: str, argv: tuple[str, ...]) -> int:
+        return os.posix_spawn(path, argv, env, file_actions=actions, setsigmask=mask, setsigdef=_IGNORED)
+
+    try:
+        return start(program, command)
+    except OSError as error:
+        if error.errno != errno.ENOEXEC:
+            raise
+        return start(*_by_shell(program, command))
+
+
+def _by_shell(program: str, command: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """How to execute a script without "#!", as execvp(3) and every shell do."""
+    return "/bin/sh", ("/bin/sh", program, *command[1:])
 
 
 def cannot_execute(program: str, exec_errno: int) -> SlicerError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 
-from slicer.kernel.proc import read_text, text_of
+from slicer.kernel.proc import read_text, send, text_of
 from slicer.model import Usage
 
 TYPE_CHECKING = False
@@ -93,10 +93,7 @@ def processes(directory: str) -> Iterator[int]:
 def signal_all(cgroup: str, signo: int) -> None:
     """Signal the processes in a cgroup and below it, except other users'."""
     for pid in processes(path_of(cgroup)):
-        try:
-            os.kill(pid, signo)
-        except (ProcessLookupError, PermissionError):
-            continue
+        send(pid, signo)
 
 
 def controllers(directory: str) -> frozenset[str]:

@@ -78,19 +78,19 @@ def start_time(pid: int) -> int | None:
     """
     fields = _stat(pid)
     if not fields:
-        return 0 if _is_hidden(pid) else None
+        return None if send(pid, 0) else 0  # hidden
     return int(fields[19]) if fields[0] not in "ZX" else None
 
 
-def _is_hidden(pid: int) -> bool:
-    """Whether a process that /proc does not show is hidden (another user's), rather than ended."""
+def send(pid: int, signo: int) -> bool:
+    """Send a signal, or none (0), to a process that may have ended. False if it is another user's."""
     try:
-        os.kill(pid, 0)
+        os.kill(pid, signo)
     except PermissionError:
-        return True
+        return False
     except ProcessLookupError:
         pass
-    return False
+    return True
 
 
 def command_line(pid: int) -> tuple[str, ...]:
@@ -354,6 +354,11 @@ def has_children() -> bool:
     except ChildProcessError:
         return False
     return True
+
+
+def is_dead_child(pid: int) -> bool:
+    """Whether this child has ended. It stays a zombie."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def ancestors(pid: int) -> frozenset[int]:

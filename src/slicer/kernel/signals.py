@@ -7,7 +7,7 @@ from _thread import get_ident
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as signal  # as a name that this module exports
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import FrameType
     from typing import Any
 else:
@@ -24,6 +24,12 @@ SYSTEMD_STOPS = signal.SIGURG
 
 # These end a program that does not handle them. They are blocked where no step may be interrupted half-way.
 INTERRUPTS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
+
+# Users send these to slicer, but mean the job. SIGTSTP (Ctrl-Z) is one, because a command may ignore it.
+FORWARDED = INTERRUPTS | {
+    signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT, signal.SIGTSTP, signal.SIGALRM,
+    signal.SIGWINCH, STOP,
+}  # fmt: skip
 
 SI_KERNEL = 0x80  # the si_code of a signal that no process sent
 
@@ -146,6 +152,12 @@ def timed_wait(signals: frozenset[int], timeout_s: float) -> Any:
     """
     info = signal.sigtimedwait(signals, timeout_s)
     return info if info is not None and info.si_signo in signals else None
+
+
+def pending(signals: frozenset[int]) -> Iterator[signal.struct_siginfo]:
+    """Takes the blocked signals that have come."""
+    while (info := timed_wait(signals, 0.0)) is not None:
+        yield info
 
 
 def signal_name(number: int) -> str:
