@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from slicer.job.job import tell_start, warn_of_ineffective
+from slicer.job.job import tell_ineffective, tell_start
 from slicer.job.program import become, cannot_execute
 
 TYPE_CHECKING = False
@@ -26,21 +26,19 @@ class Execution:
         self._mask = mask
         self._cgroup: str | None = None
 
-    def start_scope(self, descriptors: tuple[int, ...], private: tuple[int, ...] = ()) -> dict[str, Any]:
-        """Enter the scope. Returns the lease's fields about it. Raises BackendError."""
+    def start_scope(
+        self, descriptors: tuple[int, ...], private: tuple[int, ...] = ()
+    ) -> tuple[int, dict[str, Any]]:
+        """Enter the scope. Returns -1 (no keeper could die), and the lease's fields. Raises BackendError."""
         self._cgroup = self._backend.start(self._job.spec, os.getpid(), _load_words)
         self._backend.close()
-        return {"cgroup": self._cgroup}
+        return -1, {"cgroup": self._cgroup}
 
     def import_ending(self) -> None:
         """Nothing to do: the command replaces this process."""
 
     def abandon(self) -> None:
         """There will be no job. Nothing to undo: the scope ends with this process."""
-
-    def watch(self) -> int:
-        """No descriptor: there is no keeper that could die."""
-        return -1
 
     def stand_by(self, held: HeldLease) -> int:
         """Nothing: the scope can only be started together with the command."""
@@ -49,15 +47,19 @@ class Execution:
     def run(self, held: HeldLease, waited_s: float) -> NoReturn:
         """Start the command. Never returns. Raises SlicerError; then the lease is released."""
         try:
-            self._fence(held.lease.gpus)
+            if self._job.fence is not None:
+                from slicer.job.fencing import fenced
+
+                starter = self._backend if self._cgroup is not None else None
+                self._job = fenced(self._job, held.lease.gpus, starter)
             job = self._job
             if self._cgroup is None or job.broker:
-                held.update(**self.start_scope(held.descriptors))
+                held.update(**self.start_scope(held.descriptors)[1])
             held.do_postponed()
             held.do_postponed_slow()
             tell_start(job, held.lease, waited_s)
             idle = self._backend.enforced(job.spec, held.lease.cgroup)[1]
-            warn_of_ineffective(job, self._backend.name, idle, self._listener)
+            tell_ineffective(job, held, self._backend.name, idle, self._listener)
             if job.sharing is not None:
                 from slicer.job import sharing
 
@@ -67,28 +69,15 @@ class Execution:
             for fd in (*held.descriptors, *held.joined):
                 os.set_inheritable(fd, True)
             become(job.program, job.command, env, self._mask)
-        except OSError as error:
-            self._give_up(held)
-            raise cannot_execute(self._job.program, error.errno or 0) from error
-        except BaseException:
-            self._give_up(held)
+        except BaseException as error:
+            if self._job.has_share_file:
+                from slicer.job import sharing
+
+                sharing.remove_file(self._job, held)
+            held.release()
+            if isinstance(error, OSError):
+                raise cannot_execute(self._job.program, error.errno or 0) from error
             raise
-
-    def _fence(self, gpus: tuple[str, ...]) -> None:
-        """The job has its GPUs: fence it off from all others, in its scope if that exists already."""
-        if self._job.fence is None:
-            return
-        from slicer.job.fencing import fenced, set_fence
-
-        has_scope = self._cgroup is not None
-        self._job = set_fence(self._job, gpus, self._backend) if has_scope else fenced(self._job, gpus)
-
-    def _give_up(self, held: HeldLease) -> None:
-        if self._job.has_share_file:
-            from slicer.job import sharing
-
-            sharing.remove_file(self._job, held)
-        held.release()
 
 
 def _load_words() -> None:

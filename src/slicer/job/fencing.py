@@ -124,24 +124,16 @@ def _minors(uuids: set[str], observer: GpuObserver) -> tuple[int, ...] | None:
     return fence.minors_of(uuids, observer.gpus)
 
 
-def fenced(job: Job, gpus: tuple[str, ...]) -> Job:
-    """The job with the fence for these GPUs in its scope's properties. Raises as :func:`properties`."""
+def fenced(job: Job, gpus: tuple[str, ...], starter: Backend | None = None) -> Job:
+    """The job with the fence for these GPUs in its scope's properties. Raises SlicerError.
+
+    ``starter``: has started that scope already. It sets them, and its connection is closed.
+    """
     if job.fence is None:
         return job
-    spec = replace(job.spec, properties=(*job.spec.properties, *job.fence(gpus)))
-    return replace(job, spec=spec, fence=None)
-
-
-def set_fence(job: Job, gpus: tuple[str, ...], backend: Backend) -> Job:
-    """Fence off a scope that exists before the lease, and close the connection; the fenced job.
-
-    Raises SlicerError.
-    """
-    made = fenced(job, gpus)
-    new = made.spec.properties[len(job.spec.properties) :]
-    try:
+    new = job.fence(gpus)
+    if starter is not None:
         if new:
-            backend.set_properties(job.spec.unit, new)
-    finally:
-        backend.close()
-    return made
+            starter.set_properties(job.spec.unit, new)
+        starter.close()
+    return replace(job, spec=replace(job.spec, properties=(*job.spec.properties, *new)), fence=None)

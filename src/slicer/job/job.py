@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from slicer.job.command import Output
     from slicer.job.gpu_use import Found, Use
+    from slicer.ledger.held_lease import HeldLease
     from slicer.ledger.leasing import PreparedRequest
     from slicer.model import Busy, Lease, Notify, Outcome, Profile, Property, ScopeSpec
     from slicer.outcome import journal
@@ -60,6 +61,12 @@ if TYPE_CHECKING:
 
 
 OWN_OUTPUT = (1, 2)  # slicer's own stdout and stderr
+
+# A job that outgrows one of these disturbs others. A weight without effect only makes things slower.
+_HARD_LIMITS = frozenset({
+    "AllowedCPUs", "CPUQuota", "DeviceAllow", "DevicePolicy", "MemoryHigh", "MemoryMax", "MemorySwapMax",
+    "TasksMax",
+})  # fmt: skip
 
 # The supervisor's messages to the keeper. STARTING is followed by QUIT or an order, and the command's end by
 # RECORDED.
@@ -159,20 +166,27 @@ class Started:
     waited_s: float  # for the lease
 
 
-def warn_of_ineffective(
-    job: Job, backend: str, not_enforced: tuple[str, ...], listener: Listener
-) -> tuple[str, ...]:
-    """Warn of limits of the command line that do not act, and return their names."""
+def tell_ineffective(
+    job: Job, held: HeldLease, backend: str, not_enforced: tuple[str, ...], listener: Listener
+) -> None:
+    """Tell of ineffective limits: the command line's always, others once per boot (outcomes list them)."""
     limits = {item.name for item in job.spec.properties if item.value != INFINITY}
     said = limits & {name for name, source in job.profile.sources.items() if source.startswith("--")}
     asked = tuple(name for name in not_enforced if name in said)
+    no_controller = "no cgroup controller for it, see slicer doctor"
     if asked:
         why = {
             "inner": f"not set, because the job runs inside {job.spec.unit}",
             "plain": "not enforced, because it takes systemd",
-        }.get(backend, "not enforced here: no cgroup controller for it, see slicer doctor")
+        }.get(backend, f"not enforced here: {no_controller}")
         listener.warning(f"{', '.join(asked)}: {why}")
-    return asked
+    missing = sorted({*not_enforced} & _HARD_LIMITS - {*asked})
+    if missing and backend == "systemd":  # without it, its absence was said
+        from slicer.state.statedir import first_time
+
+        if first_time(held.directory, f"not-enforced-{'-'.join(missing)}"):
+            why = f"{no_controller}; shown once per boot"
+            listener.notice(f"not enforced here: {', '.join(missing)} ({why})")
 
 
 def tell(

@@ -204,13 +204,12 @@ def _acquire(
         if has_to_wait:
             return -1, {}
         try:
-            known = runner.start_scope(descriptors, private)
+            return runner.start_scope(descriptors, private)
         except (RefusedError, KeeperEnded):
             raise
         except (BackendError, BrokerError):
             backend.close()
             return -1, {}
-        return runner.watch(), known
 
     hooks = Hooks(waits, reaches_front, CancelToken(), listener.still_waiting)
     take = getattr(backend, "take_connection", None)  # the broker's backend uses it for the scope

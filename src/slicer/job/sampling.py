@@ -8,17 +8,13 @@ from __future__ import annotations
 import time
 
 from slicer.kernel import cgroup
-from slicer.model import Lease, Usage
+from slicer.model import Usage
 from slicer.outcome.series import Reading, Recorder, Series
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.job.gpu_watch import GpuWatch
-
-
-def can_sample(lease: Lease) -> bool:
-    """Whether there is anything to read: a cgroup of its own, or GPUs."""
-    return bool(lease.cgroup or lease.gpus)
+    from slicer.model import Lease
 
 
 class Sampler:

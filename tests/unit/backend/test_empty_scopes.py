@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from slicer.backend import empty_scopes
 from slicer.backend.empty_scopes import empty_beside
-from slicer.job.supervisor import Supervisor
+from slicer.job.job import NOBODY
+from slicer.job.watching import Watching
 from slicer.kernel import cgroup
 
 EMPTY, LIVE, TOO = (f"{number:012x}" for number in range(3))
@@ -56,14 +56,6 @@ def swept(monkeypatch: pytest.MonkeyPatch) -> Swept:
     return found
 
 
-def supervisor(backend: str = "systemd", broker: str = "") -> Any:
-    half: Any = Supervisor.__new__(Supervisor)
-    half._backend = SimpleNamespace(name=backend, manager="user")
-    half._job = SimpleNamespace(broker=broker, log_mib=0)
-    half._cgroup = "/own"
-    return half
-
-
 # D22
 @pytest.mark.parametrize(
     ("backend", "broker", "looks"),
@@ -72,12 +64,14 @@ def supervisor(backend: str = "systemd", broker: str = "") -> Any:
 def test_a_job_looks_once_it_has_run_for_a_while(
     swept: Swept, monkeypatch: pytest.MonkeyPatch, backend: str, broker: str, looks: Swept
 ) -> None:
-    half = supervisor(backend, broker)
-    lease = SimpleNamespace(cgroup="", gpus=())
-    half._held = SimpleNamespace(do_postponed_slow=lambda: None, fd=1, lease=lease)
-    half._ledger, half._began = SimpleNamespace(directory=None), 0.0
-    half._listener = SimpleNamespace(warning=pytest.fail)
+    lease = SimpleNamespace(cgroup="/own", gpus=())
+    held = SimpleNamespace(do_postponed_slow=lambda: None, fd=1, lease=lease)
+    monkeypatch.setattr("slicer.job.sampling.Sampler", lambda *_: None)
     monkeypatch.setattr("slicer.job.scope_watch.limit_at", lambda *_: None)
     monkeypatch.setattr("slicer.job.scope_watch.ScopeWatch", lambda *_: None)
-    half._settle()
+    listener = SimpleNamespace(warning=pytest.fail)
+    Watching(
+        SimpleNamespace(broker=broker), held, SimpleNamespace(name=backend, manager="user"),
+        SimpleNamespace(directory=None), listener, NOBODY, 1, -1, 0.0,
+    )._settle()  # fmt: skip
     assert swept == looks
