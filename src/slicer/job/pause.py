@@ -17,7 +17,7 @@ from slicer.kernel.signals import signal
 from slicer.kernel.users import user_name
 from slicer.ledger import control_log
 from slicer.ledger.halted import halt_of
-from slicer.model import unit_name
+from slicer.model import Lease, manager_of, unit_name
 from slicer.outcome import journal
 from slicer.text import visible
 
@@ -25,7 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.ledger.halted import Halted
     from slicer.ledger.ledger import Ledger
-    from slicer.model import Lease
+    from slicer.model import Ticket
 
 _STOPPING_S = 2.0  # how long processes may take to stop, and to stop forking
 _LOOK_S = 0.005
@@ -80,17 +80,19 @@ def is_frozen(lease: Lease) -> bool:
     return bool(lease.cgroup) and cgroup.is_frozen(directory_of(lease))
 
 
-def tell(lease: Lease, kind: journal.Kind, text: str, command: str = "", **fields: str) -> None:
-    """Tell the journal who changed the job, and how: others, or slicer's ``command``."""
+def tell(
+    entry: Lease | Ticket, kind: journal.Kind, text: str, command: str = "", more: str = "", **fields: str
+) -> None:
+    """Tell the journal who changed the job, and how: others, or slicer's ``command``; ``more`` follows."""
     said: dict[str, str | int] = {"by": "outside"}
     if command:
         said = {"by": "slicer", "by_uid": os.getuid(), "by_user": user_name(os.getuid())}
-        text += f" by {said['by_user']} ({command})"
-    name = lease.name or lease.job  # others than the owner may read the journal, so not the command
+        text += f" by {said['by_user']} ({command}){more}"
+    name = entry.name or entry.job  # others than the owner may read the journal, so not the command
     journal.event(
-        kind, job=lease.job, name=name, unit=unit_name(lease.job) if lease.unit else "",
-        manager=lease.manager, message=f"{visible(name)}: {text}",
-        fields={**journal.about(lease), **said, **fields},
+        kind, job=entry.job, name=name, unit=unit_name(entry.job),
+        manager=entry.manager if isinstance(entry, Lease) else manager_of(entry.uid),
+        message=f"{visible(name)}: {text}", fields={**journal.about(entry), **said, **fields},
     )  # fmt: skip
 
 

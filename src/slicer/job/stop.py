@@ -12,17 +12,14 @@ from slicer.config.properties import DEFAULT_STOP_TIMEOUT_S
 from slicer.errors import EX_TIMEOUT, GoneError, SlicerError, StateError, UsageError
 from slicer.job import words
 from slicer.job.find import check_scope, keeper_lives
-from slicer.job.pause import thaw_to_end
+from slicer.job.pause import tell, thaw_to_end
 from slicer.kernel import cgroup, proc
 from slicer.kernel.open_files import with_open
 from slicer.kernel.signals import STOP, send_stop
-from slicer.kernel.users import user_name
 from slicer.ledger import control_log
 from slicer.ledger.watch import LedgerWatch
-from slicer.model import Lease, manager_of, unit_name
-from slicer.outcome import journal
+from slicer.model import Lease
 from slicer.record import record
-from slicer.text import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -116,16 +113,9 @@ def _is_withdrawn(ticket: Ticket, ledger: Ledger) -> bool:
 
 def _tell_journal(entry: Lease | Ticket) -> None:
     """Tell the journal who ends the job. The job's keeper sees only the stop."""
-    by = user_name(os.getuid())
-    name = entry.name or entry.job  # others than the owner may read the journal, so not the command
     had = words.held(entry) if isinstance(entry, Lease) else ""
     state = f" while it held {had}" if had else "" if isinstance(entry, Lease) else " while it waited"
-    journal.event(
-        "stopping", job=entry.job, name=name, unit=unit_name(entry.job),
-        manager=entry.manager if isinstance(entry, Lease) else manager_of(entry.uid),
-        message=f"{visible(name)}: told to end by {by} (slicer stop){state}",
-        fields={**journal.about(entry), "by_uid": os.getuid(), "by_user": by},
-    )  # fmt: skip
+    tell(entry, "stopping", "told to end", "slicer stop", state)
 
 
 def note(lease: Lease, ledger: Ledger, kind: control_log.Kind = "stop") -> None:

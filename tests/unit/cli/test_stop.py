@@ -202,7 +202,8 @@ def test_who_ends_a_job_is_told_to_the_journal_before_it_ends(
     by = pwd.getpwuid(os.getuid()).pw_name
     assert (kind, act) == ("stopping", ("act", None))
     about = {"profile": "gpu", "gpu": ("1", "GPU-b"), "slot": ("cpu",)}
-    assert (fields["job"], fields["fields"]) == (TRAIN.job, {**about, "by_uid": os.getuid(), "by_user": by})
+    who = {"by": "slicer", "by_uid": os.getuid(), "by_user": by}
+    assert (fields["job"], fields["fields"]) == (TRAIN.job, {**about, **who})
     assert fields["message"] == f"train: told to end by {by} (slicer stop) while it held GPU 1 and 1 CPU slot"
 
 
