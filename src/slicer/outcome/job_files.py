@@ -74,7 +74,6 @@ class DetachedJob:
 
 
 _FIELDS: dict[str, str] = DetachedJob.__annotations__
-_MAY_LACK = ("begins_at",)  # in files of slicer 0.0
 
 
 class JobFiles:
@@ -121,10 +120,7 @@ class JobFiles:
 
         try:
             said = json.loads(data)
-            values = {
-                field: json_reader(kind)(said[field])
-                for field, kind in _FIELDS.items() if field in said or field not in _MAY_LACK
-            }  # fmt: skip
+            values = {field: json_reader(kind)(said[field]) for field, kind in _FIELDS.items()}
             check_fields(values)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             path = f"{self._directory.path}/{name}"
