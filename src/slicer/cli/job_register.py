@@ -131,7 +131,8 @@ class JobRegister:
         self._warn = warn
         seen = SeenLedger(warn).look()
         self._ledger, self._unwritten = seen.ledger, seen.unwritten
-        mine, self._others = standing.jobs(os.environ, seen.jobs, warn)
+        entries, uid = standing.jobs(os.environ, seen.jobs, warn).entries, os.geteuid()
+        self._others = [each for each in entries if uid not in (0, each.uid)]
         self._files: dict[str, DetachedJob] = {}
         try:
             self._files = {file.job: file for file in job_files.known(os.environ, warn)}
@@ -140,7 +141,8 @@ class JobRegister:
         detached = dict(self._files)
         self.living = [
             KnownJob(each.job, each.name, each.pid, each.command, each, detached.pop(each.job, None))
-            for each in mine.entries
+            for each in entries
+            if uid in (0, each.uid)
         ]
         self.living += [_of_file(file) for file in detached.values() if file.is_alive()]
 
@@ -169,7 +171,7 @@ class JobRegister:
         found += [each for each in ended if each.name != word]
         if found:
             return only(word, found)
-        theirs = meant(word, self._others.entries)
+        theirs = meant(word, self._others)
         if theirs:
             owner = user_name(theirs[0].uid)
             raise NotYours(f"{word!r} is a job of {owner}", hint=f"only {owner} and root may do that")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from slicer.backend import broker_socket
 from slicer.errors import BrokerError
 from slicer.ledger.ledger import Snapshot
@@ -46,29 +44,17 @@ def read(environ: Mapping[str, str], warn: Callable[[str], None]) -> status.Ledg
         reader.close()
 
 
-def jobs(
-    environ: Mapping[str, str], own: Snapshot, warn: Callable[[str], None]
-) -> tuple[Snapshot, Snapshot]:
-    """The jobs that this user may act on (root: all), and those of others.
+def jobs(environ: Mapping[str, str], own: Snapshot, warn: Callable[[str], None]) -> Snapshot:
+    """The jobs of all users if there is a broker, else the user's ``own``, which are in the user's ledger.
 
-    ``own``: those of the user's own ledger. Warns of a broker that does not answer.
+    Warns of a broker that does not answer.
     """
     path = broker_socket(environ)
     if not path:
-        return own, Snapshot((), ())
+        return own
     try:
         found = everybody(path)
     except BrokerError as error:
         warn(str(error))
-        return own, Snapshot((), ())
-    return of_user(joined(own, Snapshot(found.leases, found.tickets)), os.geteuid())
-
-
-def of_user(seen: Snapshot, uid: int) -> tuple[Snapshot, Snapshot]:
-    """The entries that the user may act on, and the others. Pure."""
-
-    def part(is_mine: bool) -> Snapshot:
-        leases = tuple(lease for lease in seen.leases if (uid in (0, lease.uid)) is is_mine)
-        return Snapshot(leases, tuple(each for each in seen.tickets if (uid in (0, each.uid)) is is_mine))
-
-    return part(True), part(False)
+        return own
+    return joined(own, Snapshot(found.leases, found.tickets))
