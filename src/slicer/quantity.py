@@ -178,7 +178,7 @@ def format_mib(mib: int | None) -> str:
     return "-" if mib is None else format_size(mib << 20) if mib else "0"
 
 
-def short_mib(mib: int) -> str:
+def short_mib(mib: int | None) -> str:
     """MiB in a sentence: ``8G``, ``1.5G``, ``0``."""
     return format_mib(mib).replace(".0", "")
 

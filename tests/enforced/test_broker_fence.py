@@ -164,7 +164,7 @@ def test_in_a_closed_shop_only_a_lease_opens_a_gpu(
         assert "24.0G" in in_session("slicer status")
         assert "24.0G" in in_session("slicer status", "root")
     finally:
-        undone = slicer.command("install", "--closed-shop", "--undo")
+        undone = slicer.command("install", "--closed-shop", "--remove")
     assert "removed" in undone.stdout
     assert within().strip() == EVERYTHING
     assert in_session(look).strip() == EVERYTHING

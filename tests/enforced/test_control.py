@@ -18,7 +18,7 @@ BUSY = ("sh", "-c", "echo up; while :; do :; done")
 
 @pytest.fixture
 def job(slicer: Slicer) -> Iterator[Job]:
-    made = slicer.start("-n", "x", "--", *BUSY)
+    made = slicer.start("--name", "x", "--", *BUSY)
     made.said("up")
     yield made
     if leases():

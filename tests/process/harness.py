@@ -161,7 +161,7 @@ class Box:
         """A heavy job that runs until its gate opens; returned once its command runs."""
         logged = name or "nameless"
         script = f'echo "start {logged} $$" >>"$LOG"; read x <"{gate.path}"; echo "end {logged} $$" >>"$LOG"'
-        process = self.start("-p", "heavy", "-n", name, *options, "--", "sh", "-c", script, env=env)
+        process = self.start("-p", "heavy", "--name", name, *options, "--", "sh", "-c", script, env=env)
         until(lambda: self.started(logged) or process.poll() is not None, f"{logged} runs")
         if not self.started(logged):
             pytest.fail(f"{logged} did not start: {process.communicate()}")
@@ -174,7 +174,7 @@ class Box:
         """A heavy job that has to wait; returned once it sleeps in the queue."""
         script = f'echo "start {name} $$" >>"$LOG"; echo "end {name} $$" >>"$LOG"'
         chosen = command or ("sh", "-c", script)
-        process = self.start("-p", "heavy", "-n", name, *options, "--", *chosen, env=env)
+        process = self.start("-p", "heavy", "--name", name, *options, "--", *chosen, env=env)
         until(lambda: any(ticket.name == name for ticket in self.tickets()), f"{name} has a ticket")
         until(lambda: sleeps_in_poll(process.pid), f"{name} sleeps")
         return process

@@ -87,7 +87,7 @@ class RouteBox(Box):
         env: Mapping[str, str] | None = None,
     ) -> subprocess.Popen[bytes]:  # fmt: skip
         """A job that runs until its gate opens; returned once its command runs."""
-        words = ("whisper", "-n", name, *arguments, "--", "job", name, input)
+        words = ("whisper", "--name", name, *arguments, "--", "job", name, input)
         process = self.start(*words, env={"GATE": str(gate.path), "DO": "", **(env or {})})
         until(lambda: self.started(name) or process.poll() is not None, f"{name} runs")
         return process

@@ -178,7 +178,7 @@ class ServeBox:
     def hold(self, name: str, *options: str) -> subprocess.Popen[bytes]:
         """A job on the GPU, returned once it runs; it ends with SIGTERM."""
         script = 'echo "start $0 $$" >>"$LOG"; exec sleep 1000'
-        process = self.box.start(*options, "-n", name, "--", "sh", "-c", script, name)
+        process = self.box.start(*options, "--name", name, "--", "sh", "-c", script, name)
         until(lambda: self.box.started(name) or process.poll() is not None, f"{name} runs")
         return process
 

@@ -106,7 +106,7 @@ def test_programs_and_jobs_exclude_each_other(box: Box) -> None:
     busy = box.run("-q", "-p", "gpu", "--no-wait", "--", "true")
     assert busy.returncode == 75
     assert json.loads(busy.stderr)["holder"]["name"] == "script"
-    waiter = box.start("-q", "-p", "gpu", "-n", "next", "--", "true")
+    waiter = box.start("-q", "-p", "gpu", "--name", "next", "--", "true")
     until(lambda: sleeps_in_poll(waiter.pid), "it waits")
     holder.communicate(timeout=LONGEST_S)  # without a release: the interpreter's end is one
     assert waiter.wait(LONGEST_S) == 0

@@ -33,7 +33,7 @@ class Family:
     """A job of several processes."""
 
     def __init__(self, box: Box, *options: str) -> None:
-        self.outer = box.start("-p", "heavy", "-n", "x", *options, "--", "sh", "-c", FAMILY)
+        self.outer = box.start("-p", "heavy", "--name", "x", *options, "--", "sh", "-c", FAMILY)
         until(lambda: box.started("x"), "it runs")
         self.keeper = until(lambda: next(x.keeper for x in box.leases()), "its keeper")
         self.job = box.leases()[0].job
@@ -239,7 +239,7 @@ os.posix_spawn("/bin/sleep", ["sleep", "1000"], os.environ, file_actions=[reads_
 def test_a_program_that_is_just_forking_is_paused(box: Box) -> None:  # X6, U23
     gate = box.state.with_suffix(".gate")
     os.mkfifo(gate)
-    outer = box.start("-n", "x", "--", sys.executable, "-c", FORKS + "os.wait()", str(gate))
+    outer = box.start("--name", "x", "--", sys.executable, "-c", FORKS + "os.wait()", str(gate))
     keeper = until(lambda: next((x.keeper for x in box.leases()), 0), "its keeper")
     child = until(lambda: next((sub for pid in children(keeper) for sub in children(pid)), 0), "it forks")
     (parent,) = children(keeper)

@@ -75,8 +75,8 @@ def test_a_history_without_room_at_the_end_gets_the_outcome_later(
 ) -> None:
     if is_known:
         slicer(box, *PLAIN, "--", "true")
-    job = detached(box, "-n", "x", "--", *waits_at(gate, "exit 7"))
-    waiting = box.start("-n", "fore", "-q", "--", *waits_at(second_gate, "exit 6"))
+    job = detached(box, "--name", "x", "--", *waits_at(gate, "exit 7"))
+    waiting = box.start("--name", "fore", "-q", "--", *waits_at(second_gate, "exit 6"))
     until(lambda: len(box_leases(box)) == 2, "both run")
     disk.fill(full)
     gate.open()
@@ -108,9 +108,9 @@ def box_leases(box: Box) -> list[str]:
 def test_a_disk_that_is_full_keeps_the_end_of_a_job_that_never_ran(
     box: Box, gate: Gate, disk: Disk, full: str
 ) -> None:
-    holder = box.start("-p", "heavy", "-n", "holder", "--", *waits_at(gate))
+    holder = box.start("-p", "heavy", "--name", "holder", "--", *waits_at(gate))
     until(lambda: box_leases(box), "it runs")
-    job = detached(box, "-p", "heavy", "-n", "x", "--", "true")
+    job = detached(box, "-p", "heavy", "--name", "x", "--", "true")
     disk.fill(full)
     assert "no longer waits" in slicer(box, "stop", "x").stdout
     slicer(box, "wait", job, code=143)

@@ -37,8 +37,8 @@ class Told:
 
 def test_a_failure_is_told_with_its_figures(box: Box) -> None:
     told = Told(box.root, '["failed"]')
-    box.run("-n", "fine", "--", "true", env=told.env)
-    box.run("-n", "train", "--", "sh", "-c", "exit 3", env=told.env)
+    box.run("--name", "fine", "--", "true", env=told.env)
+    box.run("--name", "train", "--", "sh", "-c", "exit 3", env=told.env)
     (event,) = told.events(1)
     (_, outcome) = sorted(box.outcomes(), key=lambda each: each.exit_code)
     assert (event["event"], event["job"], event["exit_code"]) == ("failed", outcome.job, 3)
@@ -54,7 +54,7 @@ def test_a_failure_is_told_with_its_figures(box: Box) -> None:
 def test_what_is_nearer_counts(box: Box, options: tuple[str, ...], event: str) -> None:
     told = Told(box.root, '["failed"]')
     assert box.run(*options, "--", "true", env=told.env).returncode == 0
-    box.run("-n", "last", "--", "false", env=told.env)
+    box.run("--name", "last", "--", "false", env=told.env)
     found = [each["event"] for each in told.events(2 if event else 1)]
     assert sorted(found) == sorted(filter(None, [event, "failed"]))
 
@@ -73,11 +73,11 @@ def test_nothing_waits_for_one_that_hangs(box: Box) -> None:
 
 def test_an_end_by_the_users_own_hand_is_not_told(box: Box) -> None:
     told = Told(box.root, '["failed", "done"]')
-    process = box.start("-n", "mine", "--", "sleep", "1000", env=told.env)
+    process = box.start("--name", "mine", "--", "sleep", "1000", env=told.env)
     until(lambda: any(lease.keeper for lease in box.leases()), "it runs")
     kill(process.pid, signal.SIGTERM)
     process.communicate()
-    box.run("-n", "next", "--", "true", env=told.env)
+    box.run("--name", "next", "--", "true", env=told.env)
     assert [event["name"] for event in told.events(1)] == ["next"]
 
 

@@ -76,7 +76,7 @@ def test_a_line_that_has_not_begun_is_shown_waited_for_and_followed(queues: Queu
     assert "why      after b\n" in text
     assert f"jobs.txt#3 of pid {queue.pid}" in text
     assert "b has not begun" in call(queues, "logs", "b", code=2).stderr
-    assert "not ended" in call(queues, "wait", "b", "--timeout", "0.01s", code=124).stderr
+    assert "not ended" in call(queues, "wait", "b", "--max-wait", "0.01s", code=124).stderr
     assert "set SLICER_SIM as for its queue" in call(queues, "stop", "a", code=2).stderr
     waits, follows = sleeping(queues, "wait", "b", "jobs.txt#3"), sleeping(queues, "logs", "-f", "b")
     queues.let("a")

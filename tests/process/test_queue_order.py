@@ -309,13 +309,13 @@ def test_two_queues_share_without_over_commit(queues: QueueBox) -> None:
 def test_a_queue_and_slicer_run_compete(queues: QueueBox) -> None:
     queues.gpus = 1
     env = {"SLICER_SIM": simulated.spec_of(1, "24G")}
-    single = queues.box.start("-p", "gpu", "--vram", "20G", "-n", "single", "--", "hold", "s", env=env)
+    single = queues.box.start("-p", "gpu", "--vram", "20G", "--name", "single", "--", "hold", "s", env=env)
     queues.started("s")
     queues.write("[vram=20G] hold a", "[vram=20G] job b")
     queue = queues.start()
     assert "held by single" in queue.event("waiting")["why"]
     queues.asleep(queue)
-    waiting = queues.box.start("-p", "gpu", "--vram", "20G", "-n", "w", "--", "job", "w", env=env)
+    waiting = queues.box.start("-p", "gpu", "--vram", "20G", "--name", "w", "--", "job", "w", env=env)
     until(lambda: len(queues.snapshot().tickets) == 2, "both wait")
     assert queues.starts() == {"s": 1}
     queues.let("s")

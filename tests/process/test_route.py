@@ -46,7 +46,7 @@ def test_quietly_it_says_nothing(routes: RouteBox) -> None:
 
 
 def test_options_stand_before_or_after_the_route(routes: RouteBox) -> None:
-    for line in ("-q -n x whisper --", "whisper -q -nx --", "-q whisper -nx"):
+    for line in ("-q --name x whisper --", "whisper -q --name=x --", "-q whisper --name x"):
         words = line.split()
         done = routes.run(*words, "job", "a", "small")
         assert (done.returncode, done.stderr) == (0, "")
@@ -125,7 +125,7 @@ def test_all_busy_is_blocked_with_the_first_ones_code(routes: RouteBox, gate: Ga
 def test_a_route_may_wait(routes: RouteBox, gate: Gate) -> None:
     routes.configure("on_busy = 'wait'", gpu="max_jobs = 1")
     holder = routes.hold_way(gate)
-    waiting = routes.start("whisper", "-n", "next", "--", "job", "next", "small", env={"DO": ""})
+    waiting = routes.start("whisper", "--name", "next", "--", "job", "next", "small", env={"DO": ""})
     until(lambda: any(ticket.name == "next" for ticket in routes.tickets()), "it waits")
     gate.open()
     assert (holder.wait(), waiting.wait()) == (0, 0)
@@ -251,17 +251,17 @@ def test_a_file_is_measured_and_read_from_where_it_was(routes: RouteBox) -> None
 
 def test_explained_nothing_runs_and_nothing_is_kept(routes: RouteBox, gate: Gate) -> None:
     routes.configure("on_gpu_oom = 'cpu'", gpu="max_jobs = 1")
-    done = routes.route("--explain")
+    done = routes.route("--dry-run")
     assert (done.returncode, done.stderr) == (0, "")
     first, *rest = done.stdout.splitlines()
     assert first == "whisper: size 100B ≤ 1K: gpu"
     assert any("free now" in line for line in rest)
     assert any("job a small --device cuda" in line for line in rest)
-    told = json.loads(routes.route("--explain", "--json").stdout)
+    told = json.loads(routes.route("--dry-run", "--json").stdout)
     assert (told["version"], told["destination"], told["on_gpu_oom"]) == (1, "gpu", "cpu")
     assert [each["free"] for each in told["attempts"]] == [True]
     holder = routes.hold_way(gate)
-    (attempt,) = json.loads(routes.route("--explain", "--json").stdout)["attempts"]
+    (attempt,) = json.loads(routes.route("--dry-run", "--json").stdout)["attempts"]
     assert (attempt["free"], attempt["slot"]) == (False, "whisper-gpu")
     assert (attempt["busy"]["error"], attempt["busy"]["holder"]["name"]) == ("slot-busy", "holder")
     gate.open()
@@ -271,7 +271,7 @@ def test_explained_nothing_runs_and_nothing_is_kept(routes: RouteBox, gate: Gate
 
 
 def test_explained_before_the_program_is_installed(routes: RouteBox) -> None:  # C1, N9
-    done = routes.run("whisper", "--explain", "--", "not-installed", "large")
+    done = routes.run("whisper", "--dry-run", "--", "not-installed", "large")
     assert done.returncode == 0
     assert "size 4.9K > 1K: cpu" in done.stdout
     assert "not known: not-installed: command not found" in done.stdout

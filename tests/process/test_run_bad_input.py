@@ -142,7 +142,7 @@ def test_a_huge_setting_in_the_environment(box: Box, name: str) -> None:
 )
 def test_a_hostile_name_is_shown_safely(box: Box, gate: Gate, name: str | bytes) -> None:
     shown = os.fsdecode(name)
-    process = box.start("-p", "heavy", "-n", name, "--", "sh", "-c", f'read x <"{gate.path}"')
+    process = box.start("-p", "heavy", "--name", name, "--", "sh", "-c", f'read x <"{gate.path}"')
     until(lambda: box.leases() and box.leases()[0].keeper, "it runs")
     assert box.leases()[0].name == shown
     waiter = box.start("-p", "heavy", *TRUE)
@@ -160,7 +160,8 @@ def test_a_hostile_name_is_shown_safely(box: Box, gate: Gate, name: str | bytes)
 
 
 def test_a_very_long_name_does_not_free_the_slot(box: Box, gate: Gate) -> None:
-    process = box.start("-q", "-p", "heavy", "-n", "x" * 100_000, "--", "sh", "-c", f'read x <"{gate.path}"')
+    script = f'read x <"{gate.path}"'
+    process = box.start("-q", "-p", "heavy", "--name", "x" * 100_000, "--", "sh", "-c", script)
     until(lambda: box.leases() or process.poll() is not None, "it runs, or it is refused")
     if process.poll() is None:
         assert box.run("-p", "heavy", "--no-wait", "-q", *TRUE).returncode == 75

@@ -76,7 +76,7 @@ def waits_at(gate: Gate, more: str = "") -> tuple[str, ...]:
 
 
 def test_the_id_is_printed_and_the_job_goes_on_with_a_log_of_its_own(box: Box, gate: Gate) -> None:  # U1
-    done = slicer(box, *PLAIN, "--detach", "-n", "x", "--", *waits_at(gate, "exit 3"))
+    done = slicer(box, *PLAIN, "--detach", "--name", "x", "--", *waits_at(gate, "exit 3"))
     job = done.stdout.strip()
     assert done.stdout == f"{job}\n"
     assert f"slicer logs -f {job}" in done.stderr
@@ -97,9 +97,9 @@ def test_the_id_is_printed_and_the_job_goes_on_with_a_log_of_its_own(box: Box, g
 # U1: the one that began last, whether it runs or has ended; a script's empty list stops nothing
 def test_without_a_word_the_last_job_is_meant(box: Box, gate: Gate) -> None:
     assert "you have no job yet" in slicer(box, "logs", code=2).stderr
-    detached(box, "-n", "first", "--", "echo", "one")
+    detached(box, "--name", "first", "--", "echo", "one")
     slicer(box, "wait", "-q", "first")
-    last = detached(box, "-n", "last", "--", *waits_at(gate, "exit 3"))
+    last = detached(box, "--name", "last", "--", *waits_at(gate, "exit 3"))
     until(lambda: slicer(box, "logs", "last").stdout, "it has begun")
     which = f"slicer: last job: {last} last\n"
     assert (slicer(box, "logs").stderr, slicer(box, "show").stderr) == (which, which)
@@ -116,7 +116,7 @@ def test_without_a_word_the_last_job_is_meant(box: Box, gate: Gate) -> None:
 
 def test_a_log_is_the_commands_output_and_show_has_what_slicer_said(box: Box, gate: Gate) -> None:  # U1
     holder = box.hold(gate)
-    job = detached(box, "-p", "heavy", "-n", "x", "--", "echo", "out")
+    job = detached(box, "-p", "heavy", "--name", "x", "--", "echo", "out")
     gate.open()
     holder.process.wait(LONGEST_S)
     followed = slicer(box, "logs", "-f", job)
@@ -139,7 +139,7 @@ def test_its_command_has_nothing_of_the_hand_over(box: Box) -> None:  # U1
 
 
 # Of what only some of them need (--after, a broker, what others read), each half imports nothing.
-@pytest.mark.parametrize("half", [("-d", "-n", "x"), ("--detached", "0123456789ab")])
+@pytest.mark.parametrize("half", [("-d", "--name", "x"), ("--detached", "0123456789ab")])
 def test_neither_half_imports_more_than_a_job_in_the_foreground(box: Box, half: tuple[str, ...]) -> None:
     found = imported(box, "--backend", "plain", *half, "--", "true")  # U1, K8
     assert surplus(found, PLAIN_IMPORTS | {"encodings.ascii", "struct"}) == set()
@@ -189,7 +189,7 @@ def test_what_cannot_be_is_refused_at_once_as_in_the_foreground(
 
 def test_it_returns_once_the_job_waits(box: Box, gate: Gate) -> None:  # U1
     holder = box.hold(gate)
-    done = slicer(box, *PLAIN, "-d", "-p", "heavy", "-n", "next", "--", "true")
+    done = slicer(box, *PLAIN, "-d", "-p", "heavy", "--name", "next", "--", "true")
     assert "waits in the background" in done.stderr
     found = shown(box, "next")
     assert found["state"] == "waiting"
@@ -202,7 +202,7 @@ def test_it_returns_once_the_job_waits(box: Box, gate: Gate) -> None:  # U1
 
 
 def test_inside_another_job_it_ends_with_that_and_says_so(box: Box, gate: Gate) -> None:  # U1, A3
-    done = box.run("-p", "heavy", "--", "inner", "-d", "-v", "-n", "x", "--", *waits_at(gate))
+    done = box.run("-p", "heavy", "--", "inner", "-d", "-v", "--name", "x", "--", *waits_at(gate))
     assert done.returncode == 0, done
     assert "it ends with the job around it" in done.stderr
     ended = slicer(box, "wait", "x", code=None)
@@ -214,7 +214,7 @@ def test_it_outlives_its_terminal(box: Box, gate: Gate) -> None:  # U1
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(box.root)
-        command = [*SLICER, *PLAIN, "-d", "-n", "x", "--", *waits_at(gate)]
+        command = [*SLICER, *PLAIN, "-d", "--name", "x", "--", *waits_at(gate)]
         os.execve("/bin/sh", ["sh", "-c", '"$@"; echo done; sleep 1000', "sh", *command], box.env)
     said = b""
 
@@ -247,7 +247,7 @@ def test_without_systemd_a_queue_goes_on_as_a_process(box: Box, gate: Gate) -> N
 
 def at(box: Box, point: str, *line: str) -> subprocess.Popen[bytes]:
     """A caller, and the process that has stopped at a fault point."""
-    return box.start("-d", "-n", "x", *line, env={"SLICER_FAULTS": f"{box.state}:{point}"})
+    return box.start("-d", "--name", "x", *line, env={"SLICER_FAULTS": f"{box.state}:{point}"})
 
 
 def test_no_job_is_left_of_a_caller_that_was_killed_before_the_hand_over(box: Box) -> None:  # U1
@@ -300,7 +300,7 @@ def test_a_job_that_is_killed_before_it_begins_is_an_error_of_its_caller(box: Bo
 
 
 def test_a_job_of_an_earlier_boot_says_so(box: Box, gate: Gate) -> None:  # U1
-    job = detached(box, "-n", "x", "--", *waits_at(gate))
+    job = detached(box, "--name", "x", "--", *waits_at(gate))
     supervisor, keeper = outer(box, job), box.leases()[0].keeper
     kill_9(supervisor, keeper)
     until(lambda: gate.open_if_awaited() or not box.processes(), "its command has ended, too")
@@ -312,7 +312,7 @@ def test_a_job_of_an_earlier_boot_says_so(box: Box, gate: Gate) -> None:  # U1
 
 
 def test_its_output_and_exit_code_outlive_its_supervisor(box: Box, gate: Gate) -> None:  # U1, X3
-    job = detached(box, "-n", "x", "--", *waits_at(gate, "exit 5"))
+    job = detached(box, "--name", "x", "--", *waits_at(gate, "exit 5"))
     until(lambda: "begun\n" in slicer(box, "logs", "x").stdout, "it runs")
     waiting = subprocess.Popen([*SLICER, "wait", "x"], env=box.env, stdout=subprocess.PIPE)
     following = subprocess.Popen([*SLICER, "logs", "-f", "x"], env=box.env, stdout=subprocess.PIPE)
@@ -348,7 +348,7 @@ def test_a_job_outlives_a_disk_that_its_log_fills(box: Box) -> None:  # U1
 
 
 def test_bad_files_cost_themselves_alone(box: Box) -> None:  # U1
-    job = detached(box, "-n", "good", "--", "true")
+    job = detached(box, "--name", "good", "--", "true")
     slicer(box, "wait", job)
     names = [f"{number:012x}" for number in range(1, 7)]
     paths = [folder(box) / f"{name}.json" for name in names]
@@ -370,7 +370,7 @@ def test_bad_files_cost_themselves_alone(box: Box) -> None:  # U1
 def test_another_users_file_is_not_believed(box: Box, gate: Gate) -> None:  # U1
     victim = subprocess.Popen(["sleep", "1000"])
     box.adopt(victim)
-    job = detached(box, "-n", "good", "--", "true")
+    job = detached(box, "--name", "good", "--", "true")
     slicer(box, "wait", job)
     told = {**file(box, job), "job": "0" * 12, "name": "bad", "pid": victim.pid, "exit_code": None}
     told["pid_start"] = int(Path(f"/proc/{victim.pid}/stat").read_text().rpartition(") ")[2].split()[19])
@@ -404,7 +404,7 @@ def test_nobody_can_connect_to_the_hand_over(box: Box) -> None:  # U1
 
 
 def test_of_many_that_start_at_once_none_is_lost_nor_refused(box: Box) -> None:  # U23
-    starting = [box.start("-d", "-n", f"x{n}", "--", "sh", "-c", f"exit {n}") for n in range(16)]
+    starting = [box.start("-d", "--name", f"x{n}", "--", "sh", "-c", f"exit {n}") for n in range(16)]
     said = [each.communicate(timeout=LONGEST_S) for each in starting]
     assert [each.returncode for each in starting] == [0] * 16, said
     jobs = [out.decode().strip() for out, _ in said]
@@ -440,7 +440,7 @@ def test_a_removed_working_directory_is_an_error_like_others(box: Box) -> None: 
 
 
 def test_the_last_lines_and_then_all_until_its_end(box: Box, gate: Gate) -> None:  # U1
-    job = detached(box, "-q", "-n", "x", "--", "sh", "-c", f"seq 9; read x <{gate.path}; printf end")
+    job = detached(box, "-q", "--name", "x", "--", "sh", "-c", f"seq 9; read x <{gate.path}; printf end")
     until(lambda: slicer(box, "logs", "x").stdout.endswith("9\n"), "it has printed")
     assert slicer(box, "logs", "-n", "2", job).stdout == "8\n9\n"
     assert slicer(box, "logs", "-n", "0", job).stdout == ""
@@ -499,7 +499,7 @@ def test_files_of_old_jobs_are_removed_but_not_of_one_that_lives(box: Box, gate:
 
 
 def test_two_jobs_of_one_name_are_told_apart(box: Box, gate: Gate) -> None:  # U1
-    jobs = [detached(box, "-n", "train", "--", *waits_at(gate)) for _ in range(2)]
+    jobs = [detached(box, "--name", "train", "--", *waits_at(gate)) for _ in range(2)]
     for verb in ("logs", "wait", "show", "stop"):
         said = slicer(box, verb, "train", code=2).stderr
         assert all(job in said for job in jobs), said
@@ -511,21 +511,21 @@ def test_two_jobs_of_one_name_are_told_apart(box: Box, gate: Gate) -> None:  # U
 
 
 def test_of_those_that_ended_a_name_means_the_last_even_if_it_never_ran(box: Box) -> None:  # U1
-    slicer(box, "wait", detached(box, "-n", "x", "--", "true"))
+    slicer(box, "wait", detached(box, "--name", "x", "--", "true"))
     slicer(box, "wait", "x")
-    last = detached(box, "-n", "x", "--after", "x:failed", "--", "true")
+    last = detached(box, "--name", "x", "--after", "x:failed", "--", "true")
     slicer(box, "wait", last, code=75)
     slicer(box, "wait", "x", code=75)
     assert shown(box, "x")["job"] == last
-    box.run("-n", "x", "--", "sh", "-c", "exit 3")
+    box.run("--name", "x", "--", "sh", "-c", "exit 3")
     slicer(box, "wait", "x", code=3)
 
 
 def test_wait_knows_any_several_and_a_limit(box: Box, gate: Gate) -> None:  # U1
-    detached(box, "-n", "quick", "--", "sh", "-c", "exit 7")
-    detached(box, "-n", "slow", "--", *waits_at(gate, "exit 2"))
+    detached(box, "--name", "quick", "--", "sh", "-c", "exit 7")
+    detached(box, "--name", "slow", "--", *waits_at(gate, "exit 2"))
     assert slicer(box, "wait", "--any", "slow", "quick", code=7).stdout.startswith("quick: exit 7")
-    assert "slow has not ended" in slicer(box, "wait", "--timeout", "50ms", "slow", code=124).stderr
+    assert "slow has not ended" in slicer(box, "wait", "--max-wait", "50ms", "slow", code=124).stderr
     assert slicer(box, "wait", "slow", "typo", code=2).stdout == ""
     gate.open()
     found = json.loads(slicer(box, "wait", "--json", "slow", "quick", code=7).stdout)
@@ -557,8 +557,8 @@ def test_a_foreground_job_is_awaited_and_shown_likewise(box: Box, gate: Gate) ->
 def test_a_job_begins_after_another_that_ended_as_it_wants(
     box: Box, gate: Gate, code: int, condition: str, runs: bool
 ) -> None:  # U1
-    first = detached(box, "-n", "first", "--", *waits_at(gate, f"exit {code}"))
-    done = slicer(box, *PLAIN, "-d", "-n", "then", "--after", f"first{condition}", "--", "touch", "ran")
+    first = detached(box, "--name", "first", "--", *waits_at(gate, f"exit {code}"))
+    done = slicer(box, *PLAIN, "-d", "--name", "then", "--after", f"first{condition}", "--", "touch", "ran")
     assert "waits in the background" in done.stderr
     found = shown(box, "then")
     (later,) = json.loads(slicer(box, "status", "--json").stdout)["later"]
@@ -579,7 +579,7 @@ def box_is_quiet(box: Box) -> None:
 
 
 def test_the_foreground_waits_for_others_too(box: Box, gate: Gate) -> None:  # U1
-    detached(box, "-n", "first", "--", *waits_at(gate))
+    detached(box, "--name", "first", "--", *waits_at(gate))
     then = box.start("--after", "first", "--", "echo", "then")
     until(lambda: sleeps_in_poll(then.pid), "it sleeps")
     gate.open()
@@ -593,7 +593,7 @@ def test_the_foreground_waits_for_others_too(box: Box, gate: Gate) -> None:  # U
 
 @pytest.mark.parametrize("signo", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_wait_for_another_job(box: Box, gate: Gate, signo: signal.Signals) -> None:  # U1
-    detached(box, "-n", "first", "--", *waits_at(gate))
+    detached(box, "--name", "first", "--", *waits_at(gate))
     then = box.start("--after", "first", "--", "touch", "ran")
     until(lambda: sleeps_in_poll(then.pid), "it sleeps")
     then.send_signal(signo)
@@ -605,8 +605,8 @@ def test_a_signal_ends_the_wait_for_another_job(box: Box, gate: Gate, signo: sig
 
 def test_a_job_begins_at_its_time(box: Box, gate: Gate) -> None:  # U7
     """Not before, and after others, too. Meanwhile it is found, shown and ended like those."""
-    detached(box, "-n", "first", "--", *waits_at(gate))
-    later_job = detached(box, "-n", "later", "--begin", "1d", "--", "touch", "ran")
+    detached(box, "--name", "first", "--", *waits_at(gate))
+    later_job = detached(box, "--name", "later", "--begin", "1d", "--", "touch", "ran")
     then = box.start("--begin", "1s", "--after", "first", "--", "echo", "then")
     shows = shown(box, "later")
     assert (shows["state"], 80_000 < shows["begins_at"] - time.time() < 90_000) == ("after", True)
@@ -623,9 +623,9 @@ def test_a_job_begins_at_its_time(box: Box, gate: Gate) -> None:  # U7
 
 
 def test_stop_ends_a_detached_job_that_waits_for_another(box: Box, gate: Gate) -> None:  # U1
-    detached(box, "-n", "first", "--", *waits_at(gate))
-    job = detached(box, "-n", "then", "--after", "first", "--", "touch", "ran")
-    third = detached(box, "-n", "third", "--after", "then", "--", "touch", "ran")
+    detached(box, "--name", "first", "--", *waits_at(gate))
+    job = detached(box, "--name", "then", "--after", "first", "--", "touch", "ran")
+    third = detached(box, "--name", "third", "--after", "then", "--", "touch", "ran")
     pid = outer(box, job)
     other = {"SLICER_STATE_DIR": f"{box.state}-other"}  # without a ledger so far
     assert "then" in slicer(box, "show", "then", **other).stdout
@@ -639,16 +639,16 @@ def test_stop_ends_a_detached_job_that_waits_for_another(box: Box, gate: Gate) -
 
 
 def test_others_find_a_job_in_the_foreground_that_waits_for_another(box: Box, gate: Gate) -> None:  # U1
-    detached(box, "-n", "first", "--", *waits_at(gate))
-    stopped = box.start("-n", "then", "--after", "first", "--", "touch", "ran")
+    detached(box, "--name", "first", "--", *waits_at(gate))
+    stopped = box.start("--name", "then", "--after", "first", "--", "touch", "ran")
     until(lambda: [each["name"] for each in later(box)] == ["then"], "status shows it")
-    third = detached(box, "-n", "third", "--after", "then", "--", "touch", "ran")
+    third = detached(box, "--name", "third", "--after", "then", "--", "touch", "ran")
     job = shown(box, "then")["job"]
     assert slicer(box, "stop", "then").stdout == f"no longer waits: {job}  then\n"
     assert stopped.wait(LONGEST_S) == -signal.SIGTERM
     assert "then: exit 143" in slicer(box, "wait", "then", code=143).stdout
     slicer(box, "wait", third, code=75)
-    runs = box.start("-n", "then", "--after", "first", "--", "sh", "-c", "echo ran; kill -INT $$")
+    runs = box.start("--name", "then", "--after", "first", "--", "sh", "-c", "echo ran; kill -INT $$")
     until(lambda: later(box), "it waits")
     gate.open()
     assert runs.wait(LONGEST_S) == -signal.SIGINT
@@ -666,7 +666,7 @@ def later(box: Box) -> list[dict[str, Any]]:
 
 
 def test_a_full_disk_does_not_keep_the_foreground_from_waiting(box: Box) -> None:  # U1
-    slicer(box, "wait", detached(box, "-n", "first", "--", "true"))
+    slicer(box, "wait", detached(box, "--name", "first", "--", "true"))
     script = '(head -c 1M /dev/zero >"$0/x"; true) 2>/dev/null'
     box.prefix = mounting(f'mount -t tmpfs -o size=64k,mode=700 none "$0" && {script}', folder(box))
     done = slicer(box, *PLAIN, "--after", "first", "--", "echo", "ran")

@@ -88,7 +88,7 @@ def cases() -> Iterator[object]:
 
 def start(box: Box, name: str, *points: str) -> subprocess.Popen[bytes]:
     env = {"SLICER_FAULTS": f"{box.state}:{','.join(points)}"} if points else {}
-    return box.start("-p", "heavy", "-q", "-n", name, "--", *JOB, name, env=env)
+    return box.start("-p", "heavy", "-q", "--name", name, "--", *JOB, name, env=env)
 
 
 def stopped(box: Box) -> list[int]:
@@ -187,7 +187,7 @@ def test_an_exception_after_the_order_does_not_free_what_the_job_uses(
 ) -> None:
     script = f'echo "start it $$" >>"$LOG"; read x <{gate.path}; exit 3'
     env = {"SLICER_FAULTS": f"{box.state}:{point}!"}
-    process = box.start("-p", "heavy", "-q", "-n", "it", "--", "sh", "-c", script, env=env)
+    process = box.start("-p", "heavy", "-q", "--name", "it", "--", "sh", "-c", script, env=env)
     until(lambda: box.started("it"), "the command runs")
     assert process.wait(LONGEST_S) == 125
     check_that_the_next_one_waits(box, gate)
@@ -196,7 +196,7 @@ def test_an_exception_after_the_order_does_not_free_what_the_job_uses(
 # D2: a double grant otherwise
 def test_a_job_that_no_marker_shows_keeps_its_lease_without_a_keeper(box: Box, gate: Gate) -> None:
     script = f'echo "start it $$" >>"$LOG"; exec env -i sh -c "read x <{gate.path}"'
-    process = box.start("-p", "heavy", "-q", "-n", "it", "--", "sh", "-c", script)
+    process = box.start("-p", "heavy", "-q", "--name", "it", "--", "sh", "-c", script)
     command = int(until(lambda: box.started("it"), "the command runs"))
     until(lambda: proc.environment(command) == b"", "it has no environment")
     (keeper,) = children(process.pid)

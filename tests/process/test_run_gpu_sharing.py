@@ -21,7 +21,7 @@ SHOW = ("sh", "-c", 'echo "$CUDA_VISIBLE_DEVICES"')
 
 def hold(box: Box, gate: Gate, name: str, *options: str) -> subprocess.Popen[bytes]:
     script = f'echo "start {name} $$" >>"$LOG"; read x <"{gate.path}"'
-    process = box.start("-q", "-n", name, *options, "--", "sh", "-c", script)
+    process = box.start("-q", "--name", name, *options, "--", "sh", "-c", script)
     until(lambda: box.started(name) or process.poll() is not None, f"{name} runs")
     assert process.poll() is None, process.communicate()
     return process
@@ -172,7 +172,7 @@ def test_a_job_over_its_declaration_is_no_longer_believed(box: Box, gpus: FakeNv
 def test_a_gpu_job_that_waited_too_long(box: Box, gate: Gate, then: str | None) -> None:
     holder = hold(box, gate, "holder", "--gpus", "2")
     chosen = ("--then", then) if then else ()
-    done = box.run("--gpus", "1", "-n", "late", "--max-wait", "300ms", *chosen, "--", *SHOW)
+    done = box.run("--gpus", "1", "--name", "late", "--max-wait", "300ms", *chosen, "--", *SHOW)
     if then == "run":
         assert (done.returncode, done.stdout) == (0, f"{GPU_A}\n")
         assert "slicer: 1 GPU not free after " in done.stderr

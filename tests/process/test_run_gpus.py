@@ -55,7 +55,7 @@ def test_a_command_that_takes_its_work_elsewhere_is_warned_of(box: Box) -> None:
 # B1
 @pytest.mark.usefixtures("gpus")
 def test_busy_names_the_gpu_holder(box: Box, gate: Gate) -> None:
-    hold(box, gate, "--gpus", "2", "-n", "train", "--expect", "2h")
+    hold(box, gate, "--gpus", "2", "--name", "train", "--expect", "2h")
     busy = box.run("-q", "-p", "gpu", "--no-wait", "--", "true")
     assert busy.returncode == 75
     found = json.loads(busy.stderr)

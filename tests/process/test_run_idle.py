@@ -42,7 +42,7 @@ class Job:
         script = f"{USE} use 0 512; {uses}; read x <{self.gate.path}"
         with self._err.open("wb") as err:
             self.process = box.start(
-                "-n", name, "-p", profile, "--gpu", "0", *options, "--", "sh", "-c", script, stderr=err
+                "--name", name, "-p", profile, "--gpu", "0", *options, "--", "sh", "-c", script, stderr=err
             )
         self.name = name
         until(lambda: self._peak() >= (512,) or self.process.poll() is not None, f"{name} uses its GPU")

@@ -54,7 +54,7 @@ def test_earlier_runs_tell_how_long_a_command_runs(box: Box, gate: Gate) -> None
     assert len(lengths_s) == 2
     est_s = float(round(2 * lengths_s[1]))  # in whole seconds, and 0 but for a busy machine
     hold(box, gate)
-    process = box.start("-q", "-n", "next", "--gpus", "1", "--", str(script), "0")
+    process = box.start("-q", "--name", "next", "--gpus", "1", "--", str(script), "0")
     until(lambda: box.tickets(), "it waits")
     (ticket,) = box.tickets()
     assert (ticket.est_s, ticket.est_from, ticket.expect_s) == (est_s, "runs", None)

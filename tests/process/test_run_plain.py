@@ -313,7 +313,7 @@ def test_the_outcome_has_the_figures_that_can_be_had(box: Box) -> None:
     while time.process_time() < 0.2:
         pass
     """
-    done = box.run("-p", "heavy", "-n", "sum", "--", *python(code))
+    done = box.run("-p", "heavy", "--name", "sum", "--", *python(code))
     assert done.returncode == 0
     (outcome,) = box.outcomes()
     assert (outcome.name, outcome.backend, outcome.profile, outcome.unit) == ("sum", "plain", "heavy", "")

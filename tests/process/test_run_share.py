@@ -79,7 +79,7 @@ def test_a_job_cannot_allocate_more_than_its_cap(shared: Box, client: str, tmp_p
 def test_what_an_allocation_was_refused_for_is_in_the_last_line(shared: Box, client: str) -> None:  # X7
     does = session("alloc linear 9000")
     script = f"printf '%s' '{does}' | {client} dlsym; exit 3"
-    done = shared.run("--vram", "8G", "--share", "cap", "-n", "big", "--", "sh", "-c", script)
+    done = shared.run("--vram", "8G", "--share", "cap", "--name", "big", "--", "sh", "-c", script)
     assert done.returncode == 3
     assert "big: exit 3" in done.stderr
     assert "1 allocation refused by the cap" in done.stderr
@@ -136,7 +136,7 @@ def test_the_mode_reaches_the_job(shared: Box) -> None:
 def held(box: Box, client: str, gate: Gate, *options: str, does: str) -> tuple[subprocess.Popen[bytes], Any]:
     """A job that has done this with CUDA, and waits at the gate; and its lease."""
     script = f"{{ printf '%s' '{does}'; echo ready >>$LOG; read x <{gate.path}; }} | {client} dlsym"
-    process = box.start("-n", "held", *options, "--", "sh", "-c", script)
+    process = box.start("--name", "held", *options, "--", "sh", "-c", script)
     until(lambda: "ready" in box.lines() or process.poll() is not None, "the client runs")
     assert process.poll() is None, process.communicate()
     lease = until(lambda: next((each for each in box.leases() if each.keeper), None), "its keeper is known")
@@ -192,7 +192,7 @@ def test_no_file_outlives_a_job_killed_on_the_way(shared: Box, point: str) -> No
     kill_9(process.pid)
     until(lambda: not shared.processes(), "nothing of it is left")
     shared.snapshot()
-    assert shared.run(*SHARE, "-n", "next", "--", "true").returncode == 0
+    assert shared.run(*SHARE, "--name", "next", "--", "true").returncode == 0
     assert job_files(shared) == []
     found = [each.sharing for each in shared.outcomes()]
     assert len(found) == (1 if point == "share-made" else 2)
@@ -202,8 +202,8 @@ def test_no_file_outlives_a_job_killed_on_the_way(shared: Box, point: str) -> No
 # D2: the turns of two jobs, the one of higher priority first
 def test_two_jobs_take_turns(shared: Box, client: str, gate: Gate) -> None:
     """While one has started more work than it can do at once, another one comes that goes before it."""
-    low = ("-n", "low", "--vram", "8G", "--share", "lock")
-    high = ("-n", "high", "--vram", "8G", "--share", "both", "--priority", "10")
+    low = ("--name", "low", "--vram", "8G", "--share", "lock")
+    high = ("--name", "high", "--vram", "8G", "--share", "both", "--priority", "10")
     fifo = shared.root / "answers"
     script = (
         f"mkfifo {fifo}; (printf 'init\\ncontext 0\\n'; while [ ! -e {gate.path}.end ];"
@@ -233,7 +233,7 @@ def test_a_job_inside_belongs_to_it(shared: Box, client: str) -> None:
     does = session("alloc linear 100")
     inner = f"inner --vram 4G --share lock -- sh -c \"printf '%s' '{does}' | {client} dlsym\""
     see = f"{' '.join(SLICER[:1])} -c '{SLICER[2]}' status --json"
-    done = shared.run(*SHARE, "-n", "outer", "--", "sh", "-c", f"{inner}; {see} >$LOG")
+    done = shared.run(*SHARE, "--name", "outer", "--", "sh", "-c", f"{inner}; {see} >$LOG")
     assert done.returncode == 0, done.stderr
     seen = json.loads(shared.log.read_text())
     assert {each["memory_mib"] for each in seen["gpus"]["all"]} == {81559}
@@ -277,7 +277,7 @@ def test_a_job_that_gets_past_its_cap(shared: Box, gate: Gate, tmp_path: Path, o
     config.write_text(f'[profiles.x]\ninherits = "gpu"\n{wanted}\n')
     script = f"{USE}use 0 9000; read x <{gate.path}"
     env = {"SLICER_CONFIG": str(config)}
-    process = shared.start("-p", "x", "-n", "past", "--", "sh", "-c", script, env=env)
+    process = shared.start("-p", "x", "--name", "past", "--", "sh", "-c", script, env=env)
     assert process.stderr is not None
     said = until_said(process, "it got past the library")
     assert "past uses 8.8G of GPU 0, beyond its cap of 1.0G" in said
@@ -304,7 +304,7 @@ def until_said(process: subprocess.Popen[bytes], words: str) -> str:
 
 def test_a_job_that_uses_its_gpu_without_the_library_is_told_of(shared: Box, gate: Gate) -> None:  # D5
     script = f"{USE}use 0 500; read x <{gate.path}"
-    process = shared.start(*SHARE, "-n", "blind", "--", "sh", "-c", script)
+    process = shared.start(*SHARE, "--name", "blind", "--", "sh", "-c", script)
     said = until_said(process, "without the library")
     assert said.count("blind uses its GPU without the library") == 1
     gate.open()

@@ -64,7 +64,7 @@ def bash(box: Box) -> Iterator[Terminal]:
 @pytest.fixture
 def stopped(bash: Terminal, box: Box) -> Processes:
     """A job that Ctrl-Z has stopped."""
-    bash.line("inner -p heavy -n x -- sleep 1000")
+    bash.line("inner -p heavy --name x -- sleep 1000")
     lease = until(lambda: next((each for each in box.leases() if each.keeper), None), "its keeper")
     (command,) = until(lambda: children(lease.keeper), "its command")
     job = Processes(lease.pid, lease.keeper, command)

@@ -45,7 +45,7 @@ class Running:
         self.name = name
         self._err = box.root / f"{name}.err"
         with self._err.open("wb") as err:
-            self.process = box.start("-n", name, *options, "--", "sh", "-c", USE + script, stderr=err)
+            self.process = box.start("--name", name, *options, "--", "sh", "-c", USE + script, stderr=err)
         until(lambda: self._leases() or self.process.poll() is not None, f"{name} has its lease")
         assert self.process.poll() is None, self.said()
 
@@ -416,7 +416,8 @@ def test_what_cuda_allocates_is_the_peak_of_the_job(box: Box) -> None:
     missing = why_no_gpu()
     if missing:
         pytest.skip(f"no NVIDIA GPU with CUDA here: {missing}")
-    job = box.start("--gpus", "1", "-n", "cuda", "--", sys.executable, "-c", _ALLOCATE, stdin=subprocess.PIPE)
+    command = (sys.executable, "-c", _ALLOCATE)
+    job = box.start("--gpus", "1", "--name", "cuda", "--", *command, stdin=subprocess.PIPE)
     assert job.stdin is not None
     assert job.stdout is not None
     assert job.stdout.readline() == b"allocated\n", job.communicate()

@@ -200,7 +200,7 @@ def test_a_change_wakes_those_whom_it_concerns(box: Box, gate: Gate, second_gate
 def test_a_job_that_waited_long_enough_runs_anyway_or_fails(box: Box, gate: Gate, then: str | None) -> None:
     job = box.hold(gate)
     chosen = ("--then", then) if then else ()
-    options = ("-p", "heavy", "-n", "late", "--max-wait", "200ms", *chosen)
+    options = ("-p", "heavy", "--name", "late", "--max-wait", "200ms", *chosen)
     done = box.run(*options, "--", "sh", "-c", 'echo "start late $$" >>"$LOG"')
     if then == "fail":
         assert done.returncode == 75
@@ -237,7 +237,7 @@ def test_jobs_that_would_wait_for_each_other_for_ever_are_told_so(
     box = make_box(2)
     more = 'echo "start $0 $$" >>"$LOG"; read x <"$1"; exec inner --cpu-slots 2 -- true'
     processes = [
-        box.start("-p", "heavy", "-q", "-n", name, "--", "sh", "-c", more, name, str(each.path))
+        box.start("-p", "heavy", "-q", "--name", name, "--", "sh", "-c", more, name, str(each.path))
         for name, each in (("one", gate), ("other", second_gate))
     ]
     until(lambda: box.started("one") and box.started("other"), "both run")

@@ -94,7 +94,7 @@ def test_a_ticket_that_is_just_being_made_is_left_alone(box: Box, gate: Gate) ->
     first = box.wait_in_line("first", env=faults("supervisor-let-go"))
     gate.open()
     until(lambda: state_of(first.pid) == "T", "it is about to look who comes next")
-    newcomer = box.start("-p", "heavy", "-n", "newcomer", "--", "true", env=faults("ledger-created"))
+    newcomer = box.start("-p", "heavy", "--name", "newcomer", "--", "true", env=faults("ledger-created"))
     until(lambda: state_of(newcomer.pid) == "T", "its ticket is there, and empty")
     box.state.with_suffix(".go").touch()
     kill(first.pid, signal.SIGCONT)

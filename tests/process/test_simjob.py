@@ -138,7 +138,7 @@ def test_who_allocates_waits_until_another_allocation_is_done(sim: Box) -> None:
 
 # X2, E11
 def test_what_a_simulated_job_uses_is_seen_as_its_jobs(sim: Box) -> None:
-    job = sim.start("-n", "train", "--vram", "8G", "--", *SIMJOB, "--vram", "6G", *ENDLESS)
+    job = sim.start("--name", "train", "--vram", "8G", "--", *SIMJOB, "--vram", "6G", *ENDLESS)
     until(lambda: list(used(sim).values()) == [(6144,)], f"it has its memory; {sim.describe()}")
     lease = lease_of(sim, "train")
     assert lease is not None
@@ -162,7 +162,7 @@ def test_so_is_that_of_a_process_which_forked_away(sim: Box, gate: Gate) -> None
     script = '"$@" || exit 9; read x <"$GATE"'
     sim.env["GATE"] = str(gate.path)
     away = (*SIMJOB, "--fork-away", "--vram", "6G", *ENDLESS)
-    job = sim.start("-n", "train", "--vram", "8G", "--", "sh", "-c", script, "sh", *away)
+    job = sim.start("--name", "train", "--vram", "8G", "--", "sh", "-c", script, "sh", *away)
     until(lambda: list(used(sim).values()) == [(6144,)], f"it has its memory; {sim.describe()}")
     (pid,) = used(sim)
     assert os.getsid(pid) not in (os.getsid(job.pid), os.getpgid(job.pid))
@@ -230,7 +230,7 @@ def test_simulated_and_real_jobs_do_not_wait_for_each_other(sim: Box, gate: Gate
 
 # E2, E4, E11: by the same decision as for real GPUs
 def test_simulated_gpus_are_shared_by_the_rules_of_real_ones(sim: Box) -> None:
-    job = sim.start("-n", "big", "--vram", "20G", "--gpu", "0", "--", *SIMJOB, "--vram", "1G", *ENDLESS)
+    job = sim.start("--name", "big", "--vram", "20G", "--gpu", "0", "--", *SIMJOB, "--vram", "1G", *ENDLESS)
     until(lambda: used(sim), "it runs")
     quick = ("--no-wait", "-q")
     assert sim.run(*quick, "--vram", "10G", "--gpu", "0", "--", "true").returncode == 75
@@ -249,7 +249,7 @@ def test_a_command_that_chooses_another_gpu_than_its_leases_is_warned_of(sim: Bo
     said = sim.root / "said"
     with said.open("wb") as file:
         elsewhere = ("env", "CUDA_VISIBLE_DEVICES=1", *SIMJOB, "--vram", "1G", *ENDLESS)
-        job = sim.start("-n", "stray", "--gpu", "0", "--vram", "4G", "--", *elsewhere, stderr=file)
+        job = sim.start("--name", "stray", "--gpu", "0", "--vram", "4G", "--", *elsewhere, stderr=file)
     until(lambda: "stray uses GPU 1, on which it has no lease" in said.read_text(), "it is seen there")
     job.terminate()
     job.wait()

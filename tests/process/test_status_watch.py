@@ -28,7 +28,7 @@ TRAIN = "  train         running  1 CPU slot "
 def watch(box: Box, *options: str) -> Terminal:
     # Nothing but the ledger's own events can be seen within an hour.
     options = options or ("--interval", "3600")
-    return Terminal(*SLICER, "status", "--watch", *options, env=box.env, cwd=box.root)
+    return Terminal(*SLICER, "top", *options, env=box.env, cwd=box.root)
 
 
 def frame(terminal: Terminal) -> list[str]:
@@ -96,7 +96,7 @@ os.read(os.open(sys.argv[1], os.O_RDONLY), 1)
 # B3, K2: after kill -9 no file tells that such a job ends, only its processes do
 def test_the_end_of_what_outlived_slicer_is_seen(box: Box, gate: Gate) -> None:
     process = box.start(
-        "-q", "-p", "heavy", "-n", "train", "--", sys.executable, "-c", CLOSING, str(gate.path)
+        "-q", "-p", "heavy", "--name", "train", "--", sys.executable, "-c", CLOSING, str(gate.path)
     )
     until(lambda: box.started("closing"), "the command runs")
     keeper = until(lambda: next((lease.keeper for lease in box.leases()), 0), "the keeper is known")
@@ -160,7 +160,7 @@ def test_a_new_size_is_drawn_at_once(at_work: Terminal) -> None:
 
 
 def test_ctrl_z_gives_the_shell_its_terminal_and_fg_takes_it_back(box: Box) -> None:
-    line = " ".join((*SLICER[:2], f"'{SLICER[2]}'", "status", "--watch"))
+    line = " ".join((*SLICER[:2], f"'{SLICER[2]}'", "top"))
     with Terminal(*BASH, env=box.env, cwd=box.root) as bash:
         bash.expect(PROMPT)
         bash.line(line)
@@ -255,7 +255,7 @@ def test_a_log_is_followed_on_the_terminals_own_page_until_q(
     box: Box, gate: Gate, second_gate: Gate
 ) -> None:
     script = f"echo one; read x <'{gate.path}'; printf 'two\\033[31m\\033[?25l'; read x <'{second_gate.path}'"
-    box.run("-q", "-d", "-p", "heavy", "-n", "train", "--", "sh", "-c", script)
+    box.run("-q", "-d", "-p", "heavy", "--name", "train", "--", "sh", "-c", script)
     with watching(box) as terminal:
         terminal.expect(TRAIN)
         terminal.type("l")
@@ -277,7 +277,7 @@ def test_a_log_is_followed_on_the_terminals_own_page_until_q(
 
 def test_ctrl_z_while_a_log_is_shown_stops_and_continues_both(box: Box, gate: Gate) -> None:
     script = f"echo one; read x <'{gate.path}'; echo two"
-    box.run("-q", "-d", "-p", "heavy", "-n", "train", "--", "sh", "-c", script)
+    box.run("-q", "-d", "-p", "heavy", "--name", "train", "--", "sh", "-c", script)
     line = " ".join((*SLICER[:2], f"'{SLICER[2]}'", "top"))
     with Terminal(*BASH, env=box.env, cwd=box.root) as bash:
         bash.expect(PROMPT)
@@ -313,7 +313,8 @@ def test_an_error_of_a_command_is_shown_and_ends_no_view(box: Box, gate: Gate) -
 
 
 def test_ctrl_c_leaves_the_log_and_then_the_view(box: Box, gate: Gate) -> None:
-    box.run("-q", "-d", "-p", "heavy", "-n", "train", "--", "sh", "-c", f"echo one; read x <'{gate.path}'")
+    script = f"echo one; read x <'{gate.path}'"
+    box.run("-q", "-d", "-p", "heavy", "--name", "train", "--", "sh", "-c", script)
     with watch(box) as terminal:
         terminal.expect(TRAIN)
         terminal.type("l")

@@ -33,7 +33,7 @@ def queues(make_box: Callable[[int], Box]) -> QueueBox:
 
 
 def running(box: Box, name: str) -> Any:
-    process = box.start("-p", "heavy", "-n", name, "--", "sh", "-c", _NOTED.format(name))
+    process = box.start("-p", "heavy", "--name", name, "--", "sh", "-c", _NOTED.format(name))
     until(lambda: box.started(name), f"{name} runs")
     return process
 
@@ -45,7 +45,7 @@ def test_a_waiting_job_never_begins_when_all_are_stopped(box: Box, words: tuple[
     first = running(box, "a0")
     waiting = [box.wait_in_line(name) for name in ("w1", "w2", "w3")]
     script = _NOTED.format("later")
-    waiting.append(box.start("--after", "a0", "-n", "later", "--", "sh", "-c", script))
+    waiting.append(box.start("--after", "a0", "--name", "later", "--", "sh", "-c", script))
     until(lambda: "later" in call(box, "status").stdout, "it waits for the first")
     shown = call(box, "stop", *words).stdout.splitlines()
     assert {process.wait(LONGEST_S) for process in waiting} <= {143, -15}
@@ -178,7 +178,7 @@ def test_the_command_is_asked_while_its_workers_live(
         if shell
         else f"exec python3 {program} {signo} >{out} 2>&1"
     )
-    process = box.start("-n", "x", *options, "--", "sh", "-c", line)
+    process = box.start("--name", "x", *options, "--", "sh", "-c", line)
     until(lambda: out.exists() and "up" in out.read_text(), "it runs")
     call(box, "stop", "x", *words)
     process.wait(LONGEST_S)
@@ -217,7 +217,7 @@ def test_mixed_with_exec_is_refused(box: Box) -> None:  # U15
 @pytest.mark.parametrize("word", ["x", "x*", "id", "unit", "beginning"])
 def test_to_stop_what_has_ended_is_no_mistake(box: Box, word: str) -> None:
     for _ in range(2):
-        box.run("-n", "x", "--", "true")
+        box.run("--name", "x", "--", "true")
     last = max(box.outcomes(), key=lambda each: each.started_at).job
     words = {"id": last, "unit": unit_name(last), "beginning": last[:8]}
     assert call(box, "stop", words.get(word, word)).stdout == f"has ended: {last}  x\n"
@@ -229,7 +229,7 @@ def test_to_stop_a_line_or_a_waiting_job_twice_is_no_mistake(queues: QueueBox) -
     queues.write("[vram=1G] hold a", "[vram=1G name=b] job b")
     queue = queues.start("-j", "1")
     queues.started("a")
-    options = ("-q", "-d", "--begin", "tomorrow", "-n", "later")
+    options = ("-q", "-d", "--begin", "tomorrow", "--name", "later")
     later = call(queues.box, "run", *options, "--", "true").stdout.strip()
     for word, said in (("jobs.txt#2", "jobs.txt#2  b"), ("later", f"{later}  later")):
         assert "no longer waits" in call(queues.box, "stop", word).stdout

@@ -132,12 +132,13 @@ def nothing(scene: Scene) -> None:
 
 
 def one_has_ended(scene: Scene) -> None:
-    assert scene.start("run", "-d", "--backend", "plain", "-n", "first", "--", "true").wait(LONGEST_S) == 0
+    first = scene.start("run", "-d", "--backend", "plain", "--name", "first", "--", "true")
+    assert first.wait(LONGEST_S) == 0
     until(lambda: scene.recorded(), "it is recorded")
 
 
 def one_runs(scene: Scene) -> None:
-    scene.start("run", "--backend", "plain", "--gpus", "2", "-n", "first", "--", *scene.stubborn)
+    scene.start("run", "--backend", "plain", "--gpus", "2", "--name", "first", "--", *scene.stubborn)
     until(lambda: scene.starts(), "it runs")
 
 
@@ -145,7 +146,7 @@ def one_runs_and_others_wait(scene: Scene) -> None:
     one_runs(scene)
     for number in range(2):
         late = scene.start(
-            "run", "--backend", "plain", "--gpus", "2", "-n", f"first-{number}", "--", *WAITING
+            "run", "--backend", "plain", "--gpus", "2", "--name", f"first-{number}", "--", *WAITING
         )
         until(lambda late=late: sleeps_in_poll(late.pid), "it waits")
 
@@ -297,7 +298,7 @@ class Row:
     job: tuple[str, ...] = ()  # the words after "--"
 
 
-RUN = "run --backend plain -n {n}"
+RUN = "run --backend plain --name {n}"
 TABLE = {
     "run": Row(RUN, each_ran_once, job=JOB),
     "run, a slot": Row(f"{RUN} -p heavy", each_ran_once, job=JOB),
@@ -309,11 +310,11 @@ TABLE = {
         f"{RUN} --after first", each_ran_once_after_the_first, one_runs, all_wait_then_it_ends, JOB
     ),
     "route": Row(
-        "route --backend plain -n {n} size", each_ran_once, a_jobs_file, job=(*JOB, "sh", "jobs.txt")
+        "route --backend plain --name {n} size", each_ran_once, a_jobs_file, job=(*JOB, "sh", "jobs.txt")
     ),
-    "hold": Row("hold -n {n} --gpus 1", each_held_once, job=JOB),
+    "hold": Row("hold --name {n} --gpus 1", each_held_once, job=JOB),
     "hold --protocol": Row(
-        "hold -n {n} --vram 1G --margin 0 --protocol 1", each_was_granted, meanwhile=all_hold
+        "hold --name {n} --vram 1G --margin 0 --protocol 1", each_was_granted, meanwhile=all_hold
     ),
     "queue add": Row("queue add jobs.txt", each_line_is_there_once, job=("echo {n}",)),
     "queue": Row(

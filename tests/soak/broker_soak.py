@@ -122,7 +122,7 @@ class BrokerSoak:
         with errors.open("wb") as stream:
             process = subprocess.Popen(
                 (
-                    *_identity(user), "slicer", "run", "-q", "-n", job.name, *job.options,
+                    *_identity(user), "slicer", "run", "-q", "--name", job.name, *job.options,
                     "--", sys.executable, "-I", "-S", str(WITNESS), *words,
                 ),
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stream, cwd="/",

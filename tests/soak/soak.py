@@ -178,7 +178,8 @@ class Soak:
         command = [SLICER[0], "-I", "-S", str(WITNESS), *words]
         with errors.open("wb") as stream:
             process = self._box.start(
-                "-q", "-n", job.name, *job.options, "--", *command, stdout=subprocess.DEVNULL, stderr=stream
+                "-q", "--name", job.name, *job.options, "--", *command,
+                stdout=subprocess.DEVNULL, stderr=stream,
             )
         means_it = [stop for stop in self._stops if fnmatch(job.name, stop.pattern)]
         self._alive[job.number] = Job(job, process, errors, ["withdraw"] * len(means_it))

@@ -87,8 +87,8 @@ def test_the_way_through_the_broker_imports_no_more_than_it_needs(slicer: Slicer
 
 
 def test_users_wait_for_each_other(slicer: Slicer, ann: User, ben: User) -> None:  # L1, A9
-    first, gate = holds(slicer, ann, "-n", "train", "-g2", "--expect", "1h")
-    second = queues(slicer, ben, "-n", "eval", "-g1", script="echo $CUDA_VISIBLE_DEVICES")
+    first, gate = holds(slicer, ann, "--name", "train", "-g2", "--expect", "1h")
+    second = queues(slicer, ben, "--name", "eval", "-g1", script="echo $CUDA_VISIBLE_DEVICES")
     assert "held by train (about 1h left, alice's, pid" in second.stderr
     busy = run(slicer, ben, "--no-wait", "-g1", "--", "true")
     assert busy.code == 75
@@ -145,7 +145,7 @@ def test_a_scope_that_ends_before_its_turn_ends_the_wait(slicer: Slicer, ann: Us
 
 
 def test_everybody_acts_on_own_jobs_and_root_on_all(slicer: Slicer, ann: User, ben: User) -> None:  # E1
-    job, _ = holds(slicer, ann, "-n", "train", "-g1")
+    job, _ = holds(slicer, ann, "--name", "train", "-g1")
     for verb in (("stop",), ("pause",), ("resume",)):
         refused = slicer.command(*verb, "train", via=ben.via, code=2)
         assert "'train' is a job of alice" in refused.stderr
@@ -161,7 +161,7 @@ def test_everybody_acts_on_own_jobs_and_root_on_all(slicer: Slicer, ann: User, b
     slicer.command("stop", "train")  # by root: it is thawed, to end
     assert job.end().code == 143
     waits, gate = holds(slicer, ann, "-g2")
-    waiting = queues(slicer, ann, "-n", "next", "-g1")
+    waiting = queues(slicer, ann, "--name", "next", "-g1")
     slicer.command("stop", "next", via=ann.via)
     assert waiting.end().code == 143
     gate.open()
@@ -244,8 +244,8 @@ def test_who_waits_keeps_the_place_when_the_broker_is_killed(
     slicer: Slicer, broker: Broker, ann: User, ben: User
 ) -> None:  # L1
     job, gate = holds(slicer, ann, "-g2")
-    first = queues(slicer, ben, "-n", "first", "-g2")
-    second = queues(slicer, ann, "-n", "second", "-g2")
+    first = queues(slicer, ben, "--name", "first", "-g2")
+    second = queues(slicer, ann, "--name", "second", "-g2")
     broker.kill()
     until(lambda: names(status(slicer, ben)["waiting"]) == ["first", "second"], "both are back")
     gate.open()

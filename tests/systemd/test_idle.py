@@ -39,7 +39,7 @@ def test_the_scope_decides_whose_work_on_a_gpu_is_whose(slicer: Slicer, fake_nvm
     script = f"env -i {_given(fake_nvml)} setsid {child} & wait"
     busy = slicer.start(*options, "--", "sh", "-c", script, env=env)
     until(lambda: "busy" in fake_nvml.state.read_text(), "it works")
-    idle = slicer.start(*options, "-n", "idle", "--", "sh", "-c", f"{USE}use 0 100; sleep 1000", env=env)
+    idle = slicer.start(*options, "--name", "idle", "--", "sh", "-c", f"{USE}use 0 100; sleep 1000", env=env)
     done = idle.end()
     assert done.code == ENDED, done
     assert "idle has not used its GPU for" in done.stderr
@@ -58,7 +58,7 @@ def _given(nvml: FakeNvml) -> str:
 def test_a_frozen_job_is_not_idle(slicer: Slicer, fake_nvml: FakeNvml) -> None:
     env = {**fake_nvml.env, **configured(slicer.directory, PROFILE)}
     begin = f"{USE}use 0 100; {BUSY}; echo up; sleep 1000"
-    frozen = slicer.start("-p", "x", "--gpu", "0", "-n", "f", "--", "sh", "-c", begin, env=env)
+    frozen = slicer.start("-p", "x", "--gpu", "0", "--name", "f", "--", "sh", "-c", begin, env=env)
     frozen.said("up")
     assert slicer.command("pause", "f").code == 0
     busy = [line for line in fake_nvml.state.read_text().splitlines() if line.startswith("busy")]

@@ -98,26 +98,26 @@ def root_jobs(slicer: Slicer) -> None:
     def simjob(vram: str, hold: str) -> tuple[str, ...]:
         return "--", "slicer", "simjob", "--vram", vram, "--hold", hold
 
-    base = slicer.start("-p", "gpu", "-n", "base", "--expect", "3h", *simjob("6G", "1h"), env=SIM)
+    base = slicer.start("-p", "gpu", "--name", "base", "--expect", "3h", *simjob("6G", "1h"), env=SIM)
     until(lambda: happened("started", "base"), "base runs")
-    train = slicer.start("-p", "gpu", "-n", "train", *simjob("6G", "0.7"), env=SIM)
+    train = slicer.start("-p", "gpu", "--name", "train", *simjob("6G", "0.7"), env=SIM)
     until(lambda: happened("waiting", "train"), "train waits")
     time_to_see_memory(slicer, "base")
     for verb in ("pause", "resume", "stop"):
         slicer.command(verb, "base", **SIM)
     assert base.end().code == 143
     assert train.end().code == 0
-    infer = slicer.start("--vram", "2G", "-n", "infer", *simjob("6G", "1h"), env=SIM)
+    infer = slicer.start("--vram", "2G", "--name", "infer", *simjob("6G", "1h"), env=SIM)
     until(lambda: happened("over-limit", "infer"), "somebody has looked at what infer uses")
     slicer.command("stop", "infer", **SIM)
     infer.end()
-    assert slicer.run("-n", "prepare", "--", "sh", "-c", "exit 3").code == 3
+    assert slicer.run("--name", "prepare", "--", "sh", "-c", "exit 3").code == 3
     eats = "import time; x = b'x' * (300 << 20); time.sleep(60)"
     limited = ("--backend", "plain", "--set", "MemoryMax=50M")  # plain: limits act in every machine
-    assert slicer.run(*limited, "-n", "big", "--", "python3", "-c", eats).code == 137
+    assert slicer.run(*limited, "--name", "big", "--", "python3", "-c", eats).code == 137
     says = "echo epoch 1: loss 0.42; echo no checkpoint found >&2"
-    slicer.run("--journal", "-n", "fit", "--", "sh", "-c", says)
-    assert slicer.run("--gpus", "3", "-n", "eval", "--", "true", env=SIM).code == 2
+    slicer.run("--journal", "--name", "fit", "--", "sh", "-c", says)
+    assert slicer.run("--gpus", "3", "--name", "eval", "--", "true", env=SIM).code == 2
     jobs = slicer.path("jobs.txt")
     jobs.write_text("[vram=2G] slicer simjob --vram 1G --hold 0.7\n")
     logs = str(slicer.path("logs"))
@@ -136,7 +136,7 @@ def root_jobs(slicer: Slicer) -> None:
 
 
 def notebook(slicer: Slicer, alice: User) -> None:
-    line = ("--vram", "8G", "-n", "notebook", "--", "slicer", "simjob", "--vram", "1G", "--hold", "0.7")
+    line = ("--vram", "8G", "--name", "notebook", "--", "slicer", "simjob", "--vram", "1G", "--hold", "0.7")
     done = subprocess.run(
         [*alice.via, f"{MARK}={slicer.mark}", "SLICER_SIM=1x24G", "slicer", "run", *line],
         cwd="/", capture_output=True, text=True, timeout=120,

@@ -157,7 +157,7 @@ def test_a_job_runs_in_its_scope(installed: Path) -> None:
 
 def test_its_report_is_a_page_with_debians_modules_alone(installed: Path, tmp_path: Path) -> None:  # U13
     run("/usr/bin/slicer", "run", "--name", "shown", "--", "true")
-    run("/usr/bin/slicer", "report", "--out", f"{tmp_path}/report.html")
+    run("/usr/bin/slicer", "report", "--output", f"{tmp_path}/report.html")
     assert "1 user: " in (tmp_path / "report.html").read_text()
 
 

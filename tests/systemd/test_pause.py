@@ -45,7 +45,7 @@ class Counting:
         self.slicer = slicer
         self.name = name
         self.job = slicer.start(
-            "-p", "heavy", "-n", name, *options, "--", "sh", "-c", COUNTS, "sh", str(self.path), via=via
+            "-p", "heavy", "--name", name, *options, "--", "sh", "-c", COUNTS, "sh", str(self.path), via=via
         )
         self.lease = self.job.lease()
         self.goes_on()

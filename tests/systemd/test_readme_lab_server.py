@@ -35,7 +35,7 @@ def bare(alice: User) -> Iterator[None]:
     subprocess.run(("groupadd", "phd"), check=True)
     yield
     subprocess.run(("groupdel", "phd"), check=True)
-    systemctl.output("slicer", "install", "--closed-shop", "--undo")
+    systemctl.output("slicer", "install", "--closed-shop", "--remove")
     Broker.taken_away()
     systemctl.output("slicer", "install", "--remove")
     assert not ETC.exists()

@@ -17,7 +17,8 @@ from tests.systemd.helpers.users import User
 pytest_plugins = ["tests.systemd.helpers.fixtures"]
 pytestmark = [pytest.mark.systemd, pytest.mark.core]
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
+ROOT = Path(__file__).parents[2]
+README, FIRST_DAY = ((ROOT / name).read_text() for name in ("README.md", "docs/first-day.md"))
 # The programs of the first day's jobs.
 PROGRAMS = {
     "train.py": "import os, time\nprint('epoch 1', flush=True)\ntime.sleep(float(os.getenv('TRAINS_S', 0)))",
@@ -69,7 +70,7 @@ def once(command: str) -> str:
 
 
 def test_the_four_lines_work(alice: User, folder: Path) -> None:
-    text = section("Four lines to try it")
+    text = section("Install")
     lines = text.partition("```sh\n")[2].partition("```")[0]
     assert len(lines.splitlines()) == 4
     after = "\n".join(map(once, typed(text.rpartition("```")[2])))
@@ -96,7 +97,7 @@ def test_the_four_lines_work(alice: User, folder: Path) -> None:
 
 
 def test_every_command_of_the_first_day_works(alice: User, folder: Path) -> None:
-    table = section("The first day").strip().partition("\n\n")[0]
+    table = FIRST_DAY.partition("## What to type\n")[2].strip().partition("\n\n")[0]
     rows = [line.split(" | ")[1] for line in table.splitlines() if "`slicer " in line]
     commands = [command for row in rows for command in typed(row)]
     assert len(commands) > 20

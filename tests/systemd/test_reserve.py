@@ -33,9 +33,9 @@ def test_a_reservation_keeps_gpus_for_one_user(
     broker.configure("", POLICY)
     (made,) = reservations(slicer, "--gpus", "2", "--for", "1h", "--for-user", ann.name)
     assert (made["user"], len(made["gpus"])) == (ann.name, 2)
-    his = slicer.start("--gpus", "1", "-n", "his", "--", "true", via=ben.via)
+    his = slicer.start("--gpus", "1", "--name", "his", "--", "true", via=ben.via)
     his.said(f"reserved for {ann.name} until ")
-    hers, gate = holds(slicer, ann, "--gpus", "1", "-n", "hers")
+    hers, gate = holds(slicer, ann, "--gpus", "1", "--name", "hers")
     dry = slicer.command("run", "--dry-run", "--gpus", "1", "--", "true", via=ben.via).stdout
     assert "busy" in dry
     status = json.loads(slicer.command("status", "--json", via=ben.via).stdout)
@@ -78,9 +78,9 @@ def test_users_reserve_as_the_policy_allows(
         assert says in done.stderr, done
     for number in range(5):
         begins = f"{100 + number}h"
-        reservations(slicer, "--gpus", "1", "--from", begins, "--for", "1h", via=ben.via)
+        reservations(slicer, "--gpus", "1", "--begin", begins, "--for", "1h", via=ben.via)
     assert "5 of them yours" in slicer.command(
-        "reserve", "--gpus", "1", "--from", "200h", "--for", "1h", via=ben.via, code=75
+        "reserve", "--gpus", "1", "--begin", "200h", "--for", "1h", via=ben.via, code=75
     ).stderr
     listed = slicer.command("reserve", via=ann.via).stdout
     assert listed.count(ben.name) == 5

@@ -91,7 +91,7 @@ def test_a_wrapped_program_ends_with_the_call_that_is_killed(
 
 
 def test_what_does_not_start_is_told_without_a_job(slicer: Slicer, routed: dict[str, str]) -> None:  # C4, C6
-    assert slicer.run("whisper", "-n", "lost", "--", "true", env=routed, program="route").code == 125
+    assert slicer.run("whisper", "--name", "lost", "--", "true", env=routed, program="route").code == 125
     (entry,) = systemctl.journal("-t", "slicer", "SLICER_EVENT=routed", "SLICER_NAME=lost")
     assert (entry["SLICER_RESULT"], entry["PRIORITY"]) == ("probe-error", "3")
     assert entry["SLICER_EXIT_CODE"] == "125"

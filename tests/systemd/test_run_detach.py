@@ -71,7 +71,7 @@ def cgroup_of(pid: int) -> str:
 @pytest.mark.core
 def test_roots_is_a_service_of_the_system_and_its_command_in_a_scope(slicer: Slicer) -> None:  # U1, K1
     gate = slicer.gate()
-    job, done = detached(slicer, "-n", "x", "--", "sh", "-c", f"echo up; : < {gate}; exit 6")
+    job, done = detached(slicer, "--name", "x", "--", "sh", "-c", f"echo up; : < {gate}; exit 6")
     has_printed(slicer, "x", "up\n")
     assert services(SYSTEM) == [f"slicer-run-{job}.service"]
     assert f"slicer-run-{job}.service" in done.stderr
@@ -121,7 +121,7 @@ def test_it_survives_the_end_of_the_session_that_started_it(slicer: Slicer, alic
     said.touch()
     said.chmod(0o666)
     environ = [f"--setenv={name}={value}" for name, value in slicer.environ().items() if name != "HOME"]
-    script = f"slicer run -d -n x -- sh -c 'echo up; : < {gate}; exit 4' > {said}; exec sleep 1000"
+    script = f"slicer run -d --name x -- sh -c 'echo up; : < {gate}; exit 4' > {said}; exec sleep 1000"
     systemctl.output(
         "systemd-run", "--quiet", "--collect", f"--unit={SESSION}", "--property=User=alice",
         "--property=PAMName=login",
@@ -147,7 +147,7 @@ def test_stopping_its_service_stops_the_job(slicer: Slicer) -> None:  # U1
 def start_16(slicer: Slicer, via: tuple[str, ...]) -> None:
     """Detach 16 jobs at the same moment, and await them all."""
     line = ("-q", "-d", "--", "sh", "-c", "exit 7")
-    started = [slicer.start("-n", f"x{number}", *line, via=via) for number in range(16)]
+    started = [slicer.start("--name", f"x{number}", *line, via=via) for number in range(16)]
     done = [each.end() for each in started]
     assert [each.code for each in done] == [0] * 16, done
     jobs = {each.stdout.strip() for each in done}
@@ -175,9 +175,9 @@ def test_two_users_jobs_of_one_name_are_each_users_own(
 ) -> None:  # U1, L1
     gate = slicer.gate()
     script = f"echo up; : < {gate}; exit 3"
-    anns, _ = detached(slicer, "-n", "x", "-p", "heavy", "--", "sh", "-c", script, via=ann.via)
+    anns, _ = detached(slicer, "--name", "x", "-p", "heavy", "--", "sh", "-c", script, via=ann.via)
     has_printed(slicer, "x", "up\n", ann.via)
-    bobs, done = detached(slicer, "-n", "x", "-p", "heavy", "--", "sh", "-c", script, via=ben.via)
+    bobs, done = detached(slicer, "--name", "x", "-p", "heavy", "--", "sh", "-c", script, via=ben.via)
     assert "waits" in done.stderr
     assert shown(slicer, "x", ann.via)["job"] == anns
     found = shown(slicer, "x", ben.via)
@@ -252,7 +252,7 @@ def test_a_process_in_a_job_gets_no_scope_without_a_lease(slicer: Slicer, broker
 def test_a_job_begins_after_another_through_the_broker(slicer: Slicer, broker: Broker, ann: User) -> None:
     # U1
     gate = slicer.gate()
-    detached(slicer, "-n", "first", "-p", "heavy", "--", "sh", "-c", f": < {gate}", via=ann.via)
+    detached(slicer, "--name", "first", "-p", "heavy", "--", "sh", "-c", f": < {gate}", via=ann.via)
     job, _ = detached(slicer, "--after", "first", "-p", "heavy", "--", "echo", "then", via=ann.via)
     assert shown(slicer, job, ann.via)["state"] == "after"
     gate.open()

@@ -21,7 +21,7 @@ class Here:
 
 
 # K8
-@pytest.mark.parametrize("options", [(), ("--profile", "heavy"), ("-q", "-n", "x", "--timeout", "1h")])
+@pytest.mark.parametrize("options", [(), ("--profile", "heavy"), ("-q", "--name", "x", "--timeout", "1h")])
 def test_a_job_in_a_scope_imports_what_it_needs(options: tuple[str, ...]) -> None:
     # Writes what killed jobs of other tests have left for the history; else this job does.
     subprocess.run(["slicer", "history", "-n", "1"], check=True, capture_output=True)

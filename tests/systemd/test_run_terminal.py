@@ -63,7 +63,7 @@ def test_ctrl_c_ends_the_command_and_the_shells_loop(bash: Terminal) -> None:
 
 @pytest.mark.parametrize("handles", ["", "trap 'echo handled; exit 7' INT; "], ids=["dies", "handles"])
 def test_ctrl_c_ends_a_job_that_is_paused(bash: Terminal, slicer: Slicer, handles: str) -> None:  # X6
-    command(bash, f"slicer run -n held -- sh -c \"{handles}echo went in; while :; do sleep 0.1; done\"")
+    command(bash, f"slicer run --name held -- sh -c \"{handles}echo went in; while :; do sleep 0.1; done\"")
     bash.expect("went in\n")
     slicer.command("pause", "held")
     bash.type(CTRL_C)

@@ -220,7 +220,7 @@ def test_the_ledgers_of_all_users_know_nothing_of_one_another(
     for name, via in everybody.items():  # each takes "the" CPU slot
         slicer.ledger = ledgers[name]
         jobs.append(
-            slicer.start("-p", "heavy", "-n", name, "--", "sh", "-c", f"echo up; : < {gate}", via=via)
+            slicer.start("-p", "heavy", "--name", name, "--", "sh", "-c", f"echo up; : < {gate}", via=via)
         )
     for job in jobs:
         job.said("up")
@@ -270,7 +270,7 @@ def test_the_ledger_is_the_same_with_a_session_without_it_and_after_it(
     slicer.ledger = alice.ledger
     gate = slicer.gate()
     script = f"echo up; : < {gate}"
-    command = ("slicer", "hold", "--cpu-slots", "1", "-n", "notebook", "--", "sh", "-c", script)
+    command = ("slicer", "hold", "--cpu-slots", "1", "--name", "notebook", "--", "sh", "-c", script)
     holder = subprocess.Popen(
         [*alice.via, *command], env=slicer.environ(), stdout=subprocess.PIPE, start_new_session=True
     )

@@ -52,7 +52,7 @@ def hold(slicer: Slicer, someone: User, *options: str) -> tuple[Job, Gate]:
 
 def wait_in_line(slicer: Slicer, someone: User, name: str, *options: str) -> Job:
     script = f"echo {name} >> {slicer.path('order')}"
-    job = slicer.start("-p", "heavy", "-n", name, *options, "--", "sh", "-c", script, via=someone.via)
+    job = slicer.start("-p", "heavy", "--name", name, *options, "--", "sh", "-c", script, via=someone.via)
     job.ticket()
     return job
 
@@ -185,7 +185,7 @@ def test_ctrl_z_of_a_waiting_job_leaves_its_scope_ready_and_the_others_served(
     env = slicer.environ(HOME=str(alice.home), XDG_RUNTIME_DIR=alice.runtime)
     with Terminal(*alice.identity, *BASH, env=env, cwd=slicer.directory) as terminal:
         terminal.expect(PROMPT)
-        terminal.line(f"slicer run -p heavy -n first -- sh -c 'echo first >> {order}'")
+        terminal.line(f"slicer run -p heavy --name first -- sh -c 'echo first >> {order}'")
         terminal.expect("waiting for a CPU slot")
         first = until(lambda: next(iter(tickets_of(slicer, "first")), None), "its ticket")
         unit = f"slicer-{first.job}.scope"
@@ -216,7 +216,7 @@ def test_the_terminal_of_a_waiting_job_takes_it_along(
 ) -> None:
     holder, gate = hold(slicer, alice)
     env = slicer.environ(HOME=str(alice.home), XDG_RUNTIME_DIR=alice.runtime)
-    command = (*alice.identity, "slicer", "run", "-p", "heavy", "-n", "first", "--", "touch", "ran")
+    command = (*alice.identity, "slicer", "run", "-p", "heavy", "--name", "first", "--", "touch", "ran")
     with Terminal(*command, env=env, cwd=slicer.directory) as terminal:
         terminal.expect("waiting for a CPU slot")
         second = wait_in_line(slicer, alice, "second")

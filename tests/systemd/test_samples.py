@@ -43,7 +43,7 @@ def check_busy(found: dict[str, Any]) -> None:
 def test_a_jobs_use_over_time_is_kept(slicer: Slicer, fake_nvml: FakeNvml) -> None:
     """Of its scope, and of its GPUs; `--plot` draws both."""
     script = f"{USE}use 1 2000; {BUSY}"
-    options = ("-n", "busy", "--gpu", "1", "--vram", "4G")
+    options = ("--name", "busy", "--gpu", "1", "--vram", "4G")
     assert slicer.run(*options, "--", "sh", "-c", script, env=fake_nvml.env).code == 0
     found = samples(slicer, "busy")
     check_busy(found)
@@ -55,7 +55,7 @@ def test_a_jobs_use_over_time_is_kept(slicer: Slicer, fake_nvml: FakeNvml) -> No
 
 
 def test_a_short_job_has_no_samples(slicer: Slicer) -> None:
-    assert slicer.run("-n", "short", "--", "true").code == 0
+    assert slicer.run("--name", "short", "--", "true").code == 0
     told = slicer.command("history", "short", "--plot", code=125)
     assert "there are no samples of short" in told.stderr
 
@@ -79,7 +79,7 @@ def public(public_slicer: Slicer, broker: Broker) -> Iterator[Slicer]:
 def test_the_accounts_have_the_samples_of_all_users(
     public: Slicer, broker: Broker, ann: User, ben: User
 ) -> None:
-    mine = public.start("-n", "mine", "--", "sh", "-c", BUSY, via=ann.via)
+    mine = public.start("--name", "mine", "--", "sh", "-c", BUSY, via=ann.via)
     made = Queues(public, ben.via)
     made.write(f"[gpus=0] {BUSY}")
     assert made.run().code == 0
@@ -94,7 +94,7 @@ def test_the_accounts_have_the_samples_of_all_users(
 def test_a_jobs_own_history_has_its_samples_whatever_the_broker_does(
     public: Slicer, broker: Broker, ann: User
 ) -> None:
-    job = public.start("-n", "alone", "--", "sh", "-c", f"echo up; {BUSY}", via=ann.via)
+    job = public.start("--name", "alone", "--", "sh", "-c", f"echo up; {BUSY}", via=ann.via)
     job.said("up")
     pid = until(lambda: broker.pid, "the broker runs")
     os.kill(pid, signal.SIGSTOP)  # its answers are waited for, but not for long
@@ -106,7 +106,7 @@ def test_a_jobs_own_history_has_its_samples_whatever_the_broker_does(
 
 
 def test_a_killed_supervisor_costs_the_samples_alone(public: Slicer, ann: User) -> None:
-    job, gate = holds(public, ann, "-n", "lost")
+    job, gate = holds(public, ann, "--name", "lost")
     job.kill(signal.SIGKILL)
     gate.open()
     until(lambda: "lost" in public.command("history", via=ann.via).stdout, "its keeper has kept the outcome")

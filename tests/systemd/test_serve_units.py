@@ -35,7 +35,7 @@ upstream = "http://127.0.0.1:8124"
 """
 # What slicer itself does in there: a scope, a lease, the history; and what the sandbox leaves to a job.
 LOOKS = "grep ^0:: /proc/self/cgroup; grep NoNewPrivs /proc/self/status"
-JOB = f"slicer run -q -p heavy -n inside -- sh -c '{LOOKS}'"
+JOB = f"slicer run -q -p heavy --name inside -- sh -c '{LOOKS}'"
 
 
 def socket(name: str) -> str:

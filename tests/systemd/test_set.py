@@ -27,7 +27,7 @@ def slicer(public_slicer: Slicer) -> Slicer:
 @pytest.fixture
 def job(slicer: Slicer) -> Iterator[Job]:
     limits = ("--set", "CPUQuota=150%", "--set", "TasksMax=infinity")
-    made = slicer.start("-p", "heavy", "-n", "x", *limits, "--", "sleep", "1000")
+    made = slicer.start("-p", "heavy", "--name", "x", *limits, "--", "sleep", "1000")
     made.lease()
     yield made
     if leases():
@@ -117,7 +117,7 @@ def test_devices_of_a_running_job_are_taken_away(slicer: Slicer) -> None:  # X6
     except PermissionError:
         pytest.skip("no device nodes can be made here")
     script = 'while :; do cat "$2" 2> "$1"; sleep 0.05; done'
-    job = slicer.start("-n", "x", "--", "sh", "-c", script, "sh", str(here), str(node))
+    job = slicer.start("--name", "x", "--", "sh", "-c", script, "sh", str(here), str(node))
 
     def says(text: str) -> None:
         until(lambda: here.exists() and text in here.read_text(), text)
@@ -134,7 +134,7 @@ def test_devices_of_a_running_job_are_taken_away(slicer: Slicer) -> None:  # X6
 
 def test_a_user_changes_her_own_job(slicer: Slicer, alice: User) -> None:  # X6, S8
     slicer.ledger = alice.ledger
-    job = slicer.start("-p", "heavy", "-n", "x", "--", "sleep", "1000", via=alice.via)
+    job = slicer.start("-p", "heavy", "--name", "x", "--", "sleep", "1000", via=alice.via)
     unit = job.lease().unit
     slicer.command("set", unit, "TasksMax=50", code=2)  # root has no such job
     slicer.command("set", "x", "TasksMax=50", via=alice.bare)

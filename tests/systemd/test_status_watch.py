@@ -17,7 +17,7 @@ pytest_plugins = ["tests.systemd.helpers.fixtures"]
 pytestmark = pytest.mark.systemd
 
 # Within an hour nothing can be seen but what the kernel tells of.
-WATCH = ("slicer", "status", "--watch", "--interval", "3600")
+WATCH = ("slicer", "top", "--interval", "3600")
 
 
 # B3

@@ -115,7 +115,7 @@ def test_the_core_does_its_work_without_the_features(cli: Cli) -> None:  # desig
 
 
 # K8, design: speed. No timing: the list of modules is what keeps it quick.
-@pytest.mark.parametrize("options", [(), ("--profile", "heavy"), ("-q", "-n", "x", "--timeout", "1h")])
+@pytest.mark.parametrize("options", [(), ("--profile", "heavy"), ("-q", "--name", "x", "--timeout", "1h")])
 def test_the_hot_path_of_a_plain_job_imports_what_it_needs(box: Box, options: tuple[str, ...]) -> None:
     found = imported(box, "--backend", "plain", *options, "--", "true")
     assert surplus(found, PLAIN) == set()

@@ -74,13 +74,12 @@ def _subcommands(command: Command) -> nodes.section | None:
 
 def _options(command: Command) -> Iterator[tuple[tuple[str, ...], str, str]]:
     context = command.context()
-    for parameter in command.command.params:
+    for parameter in command.command.get_params(context):
         record = parameter.get_help_record(context)
         if record is None or not isinstance(parameter, click.Option):
             continue
         metavar = "" if parameter.is_flag or parameter.count else parameter.make_metavar(context)
         yield (*parameter.opts, *parameter.secondary_opts), metavar, record[1]
-    yield ("-h", "--help"), "", "Show this message and exit."
 
 
 def _block(block: Block) -> nodes.section | None:

@@ -36,7 +36,7 @@ _NVIDIA = 195
 
 _TEXT = """\
 # A closed shop: nothing in {unit} can open an NVIDIA GPU. slicer's jobs with a lease can.
-# `slicer install --closed-shop --undo` removes it.
+# `slicer install --closed-shop --remove` removes it.
 #
 # All block devices, and every major number of character devices but NVIDIA's. Without NVIDIA's control device
 # the other drivers of its GPUs (unified memory, MIG) are useless. By number, because systemd looks names up

@@ -6,6 +6,7 @@ import errno
 import os
 import sys
 from collections.abc import Callable
+from itertools import zip_longest
 from typing import Any
 
 import click
@@ -20,102 +21,93 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 _INTERRUPTED = 130  # 128 + SIGINT, as in a shell
 _BROKEN_PIPE = 141  # 128 + SIGPIPE
 
-# Each command's name and its module in this package, in the order of the help.
-_COMMANDS = {
-    "run": "run_help",
-    "hold": "run_help:hold",
-    "client": "client",
-    "route": "run_help:route",
-    "queue": "queue.run",
-    "serve": "serve",
-    "web": "web",
-    "status": "status",
-    "top": "status:top_command",
-    "show": "show",
-    "logs": "logs",
-    "wait": "wait",
-    "stop": "stop",
-    "pause": "pause",
-    "resume": "pause:resume_command",
-    "set": "set",
-    "history": "history",
-    "usage": "usage",
-    "report": "report",
-    "reserve": "reserve",
-    "metrics": "metrics",
-    "policy": "policy",
-    "wrap": "wrap",
-    "profiles": "profiles",
-    "routes": "routes.command",
-    "doctor": "doctor",
-    "install": "install",
-    "completion": "complete",
-    "simjob": "simjob",
+# Each command's place in this package, and what it is for, by the headings of the help.
+_GROUPS = {
+    "Run": {
+        "run": ("run_help", "run one command"),
+        "queue": ("queue.run", "run the jobs in a file"),
+        "hold": ("run_help:hold", "hold GPUs for a program"),
+        "route": ("run_help:route", "run on GPU or CPU, by input"),
+        "client": ("client", "take GPUs inside a program"),
+    },
+    "Change": {
+        "stop": ("stop", "end jobs and queues"),
+        "pause": ("pause", "pause jobs, keep their GPUs"),
+        "resume": ("pause:resume_command", "let paused jobs go on"),
+        "set": ("set", "change limits while it runs"),
+    },
+    "Serve": {
+        "serve": ("serve", "a server, its GPU on demand"),
+        "web": ("web", "the same as top, in browsers"),
+        "wrap": ("wrap", "route a program's every call"),
+    },
+    "More": {
+        "help": ("help", "explain a command or a topic"),
+        "simjob": ("simjob", "a job to try slicer with"),
+        "completion": ("complete", "for bash, zsh and fish"),
+    },
+    "Look": {
+        "top": ("status:top_command", "watch GPUs, jobs, who waits"),
+        "status": ("status", "the same, printed once"),
+        "show": ("show", "all about one job"),
+        "logs": ("logs", "what a job has printed"),
+        "wait": ("wait", "wait until jobs have ended"),
+    },
+    "Sum up": {
+        "history": ("history", "how each job ended, and why"),
+        "usage": ("usage", "what each user used"),
+        "report": ("report", "a week of GPUs on one page"),
+        "metrics": ("metrics", "figures for Prometheus"),
+    },
+    "Machine": {
+        "doctor": ("doctor", "what does not work, and why"),
+        "install": ("install", "set up units and the broker"),
+        "profiles": ("profiles", "named limits and needs"),
+        "routes": ("routes.command", "routes, and what they decide"),
+        "reserve": ("reserve", "keep GPUs for a time to come"),
+        "policy": ("policy", "check the rules for users"),
+    },
 }
+_COMMANDS = {name: place for group in _GROUPS.values() for name, (place, _) in group.items()}
+_COMMANDS["version"] = "help:version"
+_RIGHT = ("Look", "Sum up", "Machine")  # the column in which a group stands
+_NAME, _COLUMN = 8, 40  # how wide a command's name is, and a column
 
-# Commands that other programs have, and what does the same in slicer.
-_ELSEWHERE = {
-    "submit": "slicer run --detach -- COMMAND runs one job, slicer queue FILE the jobs in a file",
-    "add": "slicer queue add FILE -- COMMAND appends a job to a jobs file; slicer queue FILE runs them",
-    "sweep": "slicer queue add FILE --param lr=1,2 -- COMMAND {lr}, then slicer queue FILE",
-    "log": "slicer logs JOB shows what it printed",
-    "tail": "slicer logs -f JOB follows what it prints",
-    "attach": "slicer logs -f JOB follows a job's output, slicer queue FILE the board of a running queue",
-    "restart": "slicer queue retry FILE makes the failed jobs of a queue pending again",
-    "proxy": "slicer serve gives a server a GPU only while it has requests",
-    "background": "slicer run --detach and slicer queue FILE --detach run in the background",
-}
+class _Slicer(LazyGroup):
+    """Its help is one screen of 24 rows: all commands, in groups."""
 
-_EPILOG = """\
-\b
-Examples:
-  slicer run -- make -j8                    a small job, with low priority
-  slicer run --profile heavy -- xz -T0 x    waits for a CPU slot
-  slicer run --gpus 1 -- python train.py    waits for a whole GPU
-  slicer run --vram 8G -- python infer.py   shares a GPU with jobs that fit
-  slicer hold --gpus 1                      a shell that has a GPU
-  slicer route whisper -- whisper a.mp4     on the GPU or CPU, by its input
-  slicer serve ollama                       a server with a GPU while in use
-  slicer run -d --gpus 1 -- ./train         in the background; prints its id
-  slicer status                             who holds what, and what is free
-  slicer top                                the same live, with keys to act
-  slicer logs -f train                      what it prints, until it ends
-  slicer stop train                         end the job named train
-  slicer pause train                        pause it until slicer resume train
-  slicer set train MemoryHigh=8G            change its limits while it runs
-  slicer history -n 5                       how the last five jobs ended
-  slicer doctor                             what does not work here, and why
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        found = super().get_command(ctx, cmd_name)
+        about = next((group[cmd_name][1] for group in _GROUPS.values() if cmd_name in group), "")
+        if found is not None and about:
+            found.short_help = f"{about[0].upper()}{about[1:]}."
+        return found
 
-\b
-Exit codes other than those of a job's command:
-    2  the command line is wrong             125  slicer itself failed
-   75  busy, with --no-wait or --max-wait    126  cannot execute
-  124  over a time limit                     127  not found
-
-\b
-Environment:
-  SLICER_CONFIG      a further configuration file, which overrides all others
-  SLICER_STATE_DIR   where leases are kept, instead of /run/slicer
-  SLICER_BROKER=off  do not use the broker if there is one
-  SLICER_SIM=2x24G   simulated GPUs instead of this machine's; see simjob
-  SLICER_DEBUG=1     show a traceback with every error
-"""
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        columns: tuple[list[str], list[str]] = ([], [])
+        for heading, group in _GROUPS.items():
+            column = columns[heading in _RIGHT]
+            column.append(heading)
+            column += [f"  {name:<{_NAME}}  {about}" for name, (_, about) in group.items()]
+        formatter.write("Usage: slicer COMMAND ...      It gives each job its GPUs, in turn, and limits.\n\n")
+        for left, right in zip_longest(*columns, fillvalue=""):
+            formatter.write(f"{left:<{_COLUMN}}{right}".rstrip() + "\n")
+        formatter.write(
+            "\n`slicer run -h` lists the options that one uses, `slicer help run` all of them.\n"
+            "`slicer help exit-codes`, `environment` and `units` are further topics.\n"
+        )
 
 
 @click.group(
-    cls=LazyGroup,
+    cls=_Slicer,
     modules=_COMMANDS,
-    epilog=_EPILOG,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, message="slicer %(version)s")
 @click.pass_context
 def app(ctx: click.Context) -> None:
-    """Run commands in systemd scopes, with GPUs and slots leased for as long as they live.
-
-    See `slicer COMMAND --help` for each command.
-    """
+    """Run commands in systemd scopes, with GPUs and slots leased for as long as they live."""
     if ctx.invoked_subcommand is None:
         named("overview:show")()
 
@@ -183,7 +175,7 @@ def _translated(failure: Exception) -> SlicerError:
 def _usage(failure: click.UsageError) -> UsageError:
     """click's error about a command line, in slicer's form."""
     path = failure.ctx.command_path if failure.ctx else "slicer"
-    hint = f"see {path} --help"
+    hint = f"see slicer help {path.partition(' ')[2]}".rstrip()
     message = failure.format_message().rstrip(".")
     where = path.partition(" ")[2]
     if isinstance(failure, click.NoSuchOption):
@@ -195,19 +187,19 @@ def _usage(failure: click.UsageError) -> UsageError:
 
 
 def _meant_option(failure: click.NoSuchOption) -> str:
+    from slicer.cli import elsewhere
     from slicer.cli.runoptions import OPTIONS
 
-    if failure.ctx and failure.ctx.command is app:
-        if any(failure.option_name in option.names for option in OPTIONS):
-            return f"did you mean slicer run {failure.option_name}?"
+    if failure.ctx is None:
         return ""
-    return f"did you mean {failure.possibilities[0]}?" if failure.possibilities else ""
+    if failure.ctx.command is app and any(failure.option_name in option.names for option in OPTIONS):
+        return f"did you mean slicer run {failure.option_name}?"
+    shown = (each for each in failure.ctx.command.params if not getattr(each, "hidden", False))
+    return elsewhere.option(failure.option_name, [name for each in shown for name in each.opts])
 
 
 def _meant_command(failure: click.UsageError) -> str:
-    from slicer.config.property_names import nearest
+    from slicer.cli import elsewhere
 
     _, _, rest = failure.message.partition("'")
-    word = rest.partition("'")[0]
-    close = nearest(word, _COMMANDS) if word not in _ELSEWHERE else ""
-    return f"did you mean slicer {close}?" if close else _ELSEWHERE.get(word, "")
+    return elsewhere.command(rest.partition("'")[0], _COMMANDS)

@@ -16,7 +16,7 @@ Examples:
 """
 
 
-@click.command("client", short_help="Print slicer_client.py, for any Python program.", epilog=_EXAMPLES)
+@click.command("client", epilog=_EXAMPLES)
 def command() -> None:
     """Print slicer_client.py, which lets a program in any Python environment hold a lease.
 

@@ -207,7 +207,6 @@ def command_line(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 
 @click.command(
     "completion",
-    short_help="Print the completion script for bash, zsh or fish.",
     epilog="""\
 \b
 Examples:

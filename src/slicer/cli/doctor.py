@@ -23,7 +23,6 @@ _TITLES = {"gpus": "GPUs"}
 
 @click.command(
     "doctor",
-    short_help="Report what does not work here, why, and how to fix it.",
     epilog="""\
 \b
 Examples:

@@ -72,7 +72,7 @@ def ends(
         left_s = None if end is None else max(0.0, end - time.monotonic())
         if left_s == 0.0:
             names = ", ".join(each.known.name or each.known.job for each in left.values())
-            raise StillRunning(f"after {timeout_s:g} s: {names} has not ended", where="--timeout")
+            raise StillRunning(f"after {timeout_s:g} s: {names} has not ended", where="--max-wait")
         asleep(list(left.values()), left_s, mask)
 
 

@@ -43,7 +43,6 @@ _FULL_DATE_S = 300 * 86400
 
 @click.command(
     "history",
-    short_help="Show how jobs ended and what they used.",
     epilog="""\
 \b
 Examples:
@@ -70,7 +69,7 @@ TIME counts back from now (2h, 7d), or is a local time: today, yesterday,
 monday, 2026-11-20, "2026-11-20 14:00". A day means its beginning.
 
 \b
-With --by, GPU-H are the hours that jobs held a GPU, times their GPUs; WAITED
+With --by, GPU HOURS are hours that jobs held a GPU, times their GPUs; WAITED
 is the median; OF VRAM is the most of its declared GPU memory that a job used:
 far below 100%, --vram may be smaller.
 docs/json.md describes the output of --json.""",

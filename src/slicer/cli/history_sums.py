@@ -11,7 +11,7 @@ from slicer.kernel.users import user_name
 from slicer.outcome.sums import Sum
 from slicer.quantity import format_mib
 
-_HEADS = "{}<22 | RUNS> | FAILED> | GPU-H> | CPU-H> | WAITED> | LONGEST> | VRAM> | OF VRAM>"
+_HEADS = "{}<22 | RUNS> | FAILED> | GPU HOURS> | CPU HOURS> | WAITED> | LONGEST> | VRAM> | OF VRAM>"
 _SHORT_UUID = 12
 _FIGURES = "runs failed gpu_s cpu_s waited_median_s waited_longest_s vram_peak_mib vram_mib vram_part"
 

@@ -19,7 +19,6 @@ from slicer.outcome import history
 
 @click.command(
     "install",
-    short_help="Install units, completion and manual pages.",
     epilog="""\
 \b
 Examples:
@@ -53,24 +52,23 @@ explanations for journalctl -x; completion for shells; these manual pages.""",
 @click.option("--as", "run_as", metavar="USER", help="With --serve: the user who runs the server.")
 @click.option("--web", is_flag=True, help="Only the live board: a socket, and the service that it starts.")
 @click.option("--metrics", is_flag=True, help="Only figures for Prometheus' node_exporter: a timer.")
-@click.option("--undo", is_flag=True, help="With --closed-shop: open the GPUs again.")
 @click.option("--yes", is_flag=True, help="With --closed-shop: do not ask.")
 @click.option("--remove", "removing", is_flag=True, help="Remove what was installed.")
 @click.option("--force", is_flag=True, help="Also overwrite or remove files that somebody edited.")
 @click.option("--dry-run", is_flag=True, help="Only print what would be done.")
 def command(
     user: bool, user_delegation: bool, broker: bool, closed_shop: bool, server: str | None,
-    run_as: str | None, web: bool, metrics: bool, undo: bool, yes: bool, removing: bool, force: bool,
-    dry_run: bool,
+    run_as: str | None, web: bool, metrics: bool, yes: bool, removing: bool, force: bool, dry_run: bool,
 ) -> int:  # fmt: skip
     """Install slicer's systemd units, completion for shells, and manual pages. Safe to repeat.
 
     The files go below /usr/local; then systemd reloads its units. Files that somebody edited stay as they
     are. For lasting changes use `systemctl edit gpu.slice`, or edit the configuration and run `slicer
-    install` again. With --broker, --serve NAME, --web or --metrics, --remove removes only that.
+    install` again. With --broker, --closed-shop, --serve NAME, --web or --metrics, --remove removes only
+    that.
     """
     place, way = install_serve.UnitPlace(user), Way(removing, force, dry_run)
-    is_alone = not any((broker, closed_shop, user_delegation, undo, yes))
+    is_alone = not any((broker, closed_shop, user_delegation, yes))
     if web or metrics:
         is_alone = is_alone and not (user or server or run_as or (web and metrics))
         return install_feature.act("web" if web else "metrics", way, is_alone=is_alone)
@@ -78,13 +76,15 @@ def command(
         return install_serve.act(place, server, run_as, way, is_alone=is_alone)
     if user and broker:
         raise UsageError("the broker is for all users of the machine", hint="leave out --user")
-    if (undo or yes) and not closed_shop:
-        raise UsageError("only valid with --closed-shop", where="--undo" if undo else "--yes")
-    if closed_shop and (user or removing):
-        hint = "use --undo to open it again" if removing else "leave out --user"
+    if yes and not closed_shop:
+        raise UsageError("only valid with --closed-shop", where="--yes")
+    if closed_shop and user:
+        hint = "leave out --user"
         raise UsageError("a closed shop is for all users of the machine", where="--closed-shop", hint=hint)
-    if undo:
-        return install_closed.open_again(Way(True, force, dry_run))
+    if closed_shop and removing:
+        if broker:
+            raise UsageError("removed one at a time", where="--broker --closed-shop", hint="leave out one")
+        return install_closed.open_again(way)
     if closed_shop and not broker:
         return install_closed.close(way, yes=yes)
     code = _change(place, way, user_delegation=user_delegation, broker=broker)

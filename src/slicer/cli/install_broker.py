@@ -72,5 +72,5 @@ def gone_lines(*, only_broker: bool) -> list[Line]:
         left = f"still running: {counted(count, 'job')} of the broker"
         lines.append(Line(f"{left}. Until they end, every job that requests GPUs or slots fails"))
     if only_broker and closed_plan(only_there=True).actions:
-        lines.append(Line("the closed shop stays: users get no GPU now; slicer install --closed-shop --undo"))
+        lines.append(Line("the closed shop stays, no GPU for users: slicer install --closed-shop --remove"))
     return lines

@@ -29,7 +29,7 @@ def close(way: Way, *, yes: bool) -> int:
         if not click.confirm("Close it?", err=True):
             say.line("nothing was changed")
             return EX_SLICER
-    return _carried_out(settled, way, "undo: slicer install --closed-shop --undo")
+    return _carried_out(settled, way, "undo: slicer install --closed-shop --remove")
 
 
 def open_again(way: Way) -> int:

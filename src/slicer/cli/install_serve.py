@@ -175,7 +175,7 @@ def _next(units: Units) -> list[Line]:
     scope = "--user " if units.is_user else ""
     lines = [
         f"{units.name}: listens at {where}; the first request starts it, and it exits when it is idle",
-        f"see: slicer status; journalctl {scope}-u {units.service}; slicer serve {units.name} --check",
+        f"see: slicer status; journalctl {scope}-u {units.service}; slicer serve {units.name} --dry-run",
     ]
     if units.run_as not in ("", "root") and feature_units.is_there("broker"):
         lines.append("the broker accepts a service's jobs only if the policy has allow_services = true")

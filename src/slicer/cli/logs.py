@@ -31,7 +31,6 @@ class NoLog(UsageError):
 
 @click.command(
     "logs",
-    short_help="Show what a job has printed.",
     epilog="""\
 \b
 Examples:

@@ -24,7 +24,6 @@ FILE = "slicer.prom"
 
 @click.command(
     "metrics",
-    short_help="Print figures for Prometheus.",
     epilog="""\
 \b
 Examples:

@@ -22,7 +22,7 @@ _MOST_ENTRIES = 5  # in a section
 _CALLS = (
     ("  slicer run -p heavy -- make -j8", "waits for a CPU slot"),
     ("  slicer history -n 5", "how the last five jobs ended"),
-    ("  slicer --help", "all commands"),
+    ("  slicer help", "all commands"),
 )
 
 
@@ -66,7 +66,7 @@ def calls(status: LedgerStatus | None, warnings: list[Line]) -> list[Line]:
     if status is not None and status.gpus:
         first = ("  slicer run --gpus 1 -- python train.py", "waits for a whole GPU")
     if status is not None and (status.leases or status.tickets):
-        second = ("  slicer status --watch", "follow jobs live")
+        second = ("  slicer top", "follow jobs live")
     if warnings:
         third = ("  slicer doctor", "how to fix the above")
     return [Line("Try", HEADING), *output.rows((first, second, third))]

@@ -21,7 +21,6 @@ _ALREADY = {
 
 @click.command(
     "pause",
-    short_help="Pause jobs; they keep what they hold.",
     epilog="""\
 \b
 Examples:
@@ -57,7 +56,6 @@ def command(jobs: tuple[str, ...], quiet: bool, as_json: bool) -> int:
 
 @click.command(
     "resume",
-    short_help="Let paused jobs run again.",
     epilog="""\
 \b
 Examples:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import closing
 
 from slicer import backend as backends
 from slicer.backend.manager_calls import start_service
@@ -44,7 +43,8 @@ def start(
     session, has_systemd = gather_session(uid), backends.has_systemd()
     own = cgroup.of(os.getpid()) if has_systemd else ""
     is_kept = is_inside or (service.is_session(own) and not session.kills_processes)
-    with closing(SystemdBackend(manager_of(uid))) as backend:
+    backend = SystemdBackend(manager_of(uid))
+    try:
         place = service.place_of(
             uid, has_systemd=has_systemd, reaches_manager=has_systemd and _reaches(backend),
             lingers=session.lingers, stays=bool(broker) or (is_kept and not path),
@@ -52,6 +52,8 @@ def start(
         if place != "process":
             command = starting.taker(path)
             backend.converse(start_service(unit, described, command, settings, backend.manager))
+    finally:
+        backend.close()
     pid = 0
     if place == "process":
         starting.start_process(starting.taker(), mask, hand_over.given.fileno())

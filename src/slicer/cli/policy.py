@@ -22,9 +22,7 @@ Examples:
 """
 
 
-@click.group(
-    "policy", short_help="Check the administrator's policy (slicer-policy.toml(5)).", epilog=_EXAMPLES
-)
+@click.group("policy", epilog=_EXAMPLES)
 def command() -> None:
     """The administrator's rules: what users may have, and whose turn it is."""
 

@@ -23,7 +23,6 @@ class FileExists(SlicerError):
 
 @click.group(
     "profiles",
-    short_help="Show profiles and where their values come from.",
     invoke_without_command=True,
     epilog="""\
 \b

@@ -40,15 +40,14 @@ _LONGEST = 80  # characters of a name
 
 @click.command(
     "report",
-    short_help="Write a report: GPU timeline, use, waiting, failures.",
     epilog="""\
 \b
 Examples:
   slicer report
       The last seven days of your jobs, in report.html.
-  slicer report --since 30d --name 'sweep*' --out sweep.html
+  slicer report --since 30d --name 'sweep*' --output sweep.html
       The jobs of a sweep.
-  sudo slicer report --all-users --since 30d --out /root/november.html
+  sudo slicer report --all-users --since 30d --output /root/november.html
       Everybody's jobs, if there is a broker.
 
 \b
@@ -60,14 +59,16 @@ they ended. It has no command lines, and no script.""",
     "--since", metavar="TIME", default="7d", show_default=True, help="From then on (12h, monday, 2026-11-20)."
 )
 @click.option("--until", metavar="TIME", help="Up to then.  [default: now]")
-@click.option("--out", metavar="FILE", default="report.html", show_default=True, help="Write this file.")
+@click.option(
+    "--output", "out", metavar="FILE", default="report.html", show_default=True, help="Write this file."
+)
 @click.option("--name", metavar="PATTERN", help="Only jobs with this name; a shell pattern such as 'train*'.")
 @click.option("--all-users", is_flag=True, help="For root: everybody's jobs, as the broker recorded them.")
 def command(since: str, until: str | None, out: str, name: str | None, all_users: bool) -> None:
     """Write a report about past and running jobs into a file, and print its path."""
     if not out.lower().endswith(".html"):
         hint = "the page can be printed, and a part of it copied as a picture, in a browser"
-        raise UsageError(f"expected a name that ends in .html, not {out!r:.60}", where="--out", hint=hint)
+        raise UsageError(f"expected a name that ends in .html, not {out!r:.60}", where="--output", hint=hint)
     now = time.time()
     period = Period(time_ago(since) or 0.0, min(now, time_ago(until, "--until") or now))
     if period.began >= period.ended:

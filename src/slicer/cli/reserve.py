@@ -29,13 +29,12 @@ _ID = 4  # the least characters of an id
 
 @click.command(
     "reserve",
-    short_help="Keep GPUs for a user's jobs, for a time in the future.",
     epilog="""\
 \b
 Examples:
-  sudo slicer reserve --gpus 2 --from 14:00 --for 2h --for-user ann
+  sudo slicer reserve --gpus 2 --begin 14:00 --for 2h --for-user ann
       From two to four o'clock two GPUs are for ann's jobs alone.
-  slicer reserve --gpu 0 --from "monday 9:00" --until "monday 18:00"
+  slicer reserve --gpu 0 --begin "monday 9:00" --until "monday 18:00"
       GPU 0 for your own jobs, if the administrator's policy allows it.
   slicer reserve
       All reservations.
@@ -48,9 +47,9 @@ end by then (see slicer run --expect). A job that lasts longer delays it. The
 broker keeps reservations, also over a reboot. More in docs/placement.md;
 docs/json.md describes the output of --json.""",
 )
-@click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="How many GPUs; slicer chooses them.")
-@click.option("--gpu", metavar="LIST", help="These GPUs: numbers or UUIDs, separated by commas.")
-@click.option("--from", "begins", metavar="TIME", help="When it begins (22:00, 90m). Default: now.")
+@click.option("-g", "--gpus", type=click.IntRange(1), metavar="N", help="How many GPUs; slicer chooses them.")
+@click.option("--gpu", metavar="LIST", help="These GPUs (indices or UUIDs: 0,2).")
+@click.option("--begin", "begins", metavar="TIME", help="When it begins (22:00, 90m). Default: now.")
 @click.option("--for", "length", metavar="DURATION", help="How long it lasts.")
 @click.option("--until", "ends", metavar="TIME", help="When it ends, in place of --for.")
 @click.option("--for-user", metavar="USER", help="For root: whose jobs may use the GPUs.")
@@ -97,7 +96,7 @@ def _asked(
     if (length is None) == (ends is None):
         raise UsageError("say how long (--for), or until when (--until)")
     now = time.time()
-    from_at = now if begins is None else coming(begins, now, "--from")
+    from_at = now if begins is None else coming(begins, now, "--begin")
     if length is not None:
         until_at = from_at + meant(parse_duration, length, "--for") / 1e6
     else:

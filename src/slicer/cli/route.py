@@ -32,13 +32,13 @@ def perform(options: dict[str, Any], command: tuple[str, ...]) -> int:
             from slicer.cli.app import main
 
             unblock_interrupts()
-            return main(["route", "--help"])
+            return main(["route", options["help"]])
         if not route:
             raise UsageError("no route given", hint=_USAGE)
         if not command:
             raise UsageError("no command given", hint=_USAGE)
         is_inside = route[0] in routes_around(os.environ)
-        if (is_inside or command[1:] in _ABOUT) and not options["explain"]:
+        if (is_inside or command[1:] in _ABOUT) and not options["dry_run"]:
             _become(options["program"] or command[0], command)
     except SlicerError as failure:
         from slicer.cli import say

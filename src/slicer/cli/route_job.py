@@ -43,9 +43,9 @@ def _route(options: dict[str, Any], name: str, command: tuple[str, ...]) -> int:
     if options["max_wait"] is not None and "wait" not in words:
         raise UsageError("the route never waits", where="--max-wait", hint="add --on-busy wait")
     order = Order(config, route, asked, options["on_busy"], os.environ)
-    if options["explain"]:
+    if options["dry_run"]:
         from slicer.cli.app import guarded
-        from slicer.cli.route_explain import show
+        from slicer.cli.route_dry_run import show
 
         unblock_interrupts()
         return guarded(lambda: show(order, as_json=options["json"]), as_json=options["json"])

@@ -44,7 +44,7 @@ def reported(program: str, options: dict[str, Any], act: Callable[[], int]) -> i
             from slicer.cli.app import main
 
             unblock_interrupts()
-            return main([program, "--help"])
+            return main([program, options["help"]])
         return _told(options, act)
     except _Interrupted as interrupted:  # perhaps while an error was being reported: signals act again
         return _die_of(interrupted.signo)

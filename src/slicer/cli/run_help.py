@@ -13,7 +13,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from slicer.cli import complete
-from slicer.cli.runoptions import Option, defaults_of, options_of
+from slicer.cli.pages import TwoPages
+from slicer.cli.runoptions import GROUPS, OPTIONS, Option, defaults_of, options_of
 
 Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
@@ -53,29 +54,8 @@ Unless --quiet, slicer reports on stderr who holds what the job waits for,
 when the job got it, and how it ended. The command's own output is unchanged.
 
 \b
-Exit codes:
-  The command's own, 128+N if signal N ended it, or
-    2  the command line is wrong (an unknown profile, too many GPUs)
-   75  busy, with --no-wait or after --max-wait
-  124  over the --timeout
-  125  slicer itself failed: configuration, state directory, systemd
-  126  the command cannot be executed
-  127  the command is not found
-
-\b
-Environment:
-  SLICER_SKIP_GPU_LOCK=1  take no lease on a GPU: the job does not use it
-                          (also PSRUN_SKIP_GPU_LOCK)
-  GPU_LOCK_HELD=1         a wrapper around slicer already holds the GPU
-  GPU_LOCK_PATH=FILE      with a lease on a GPU, also lock this file, for
-                          scripts that flock it
-  SLICER_SHARE_QUANTUM_MS=N, SLICER_SHARE_WINDOW_MS=N, SLICER_SHARE_DRAIN_MS=N
-                          with --share: how long a turn lasts while others of
-                          its priority wait (0: these take no turns), how much
-                          work of lower priority is in flight (1), how long
-                          the end of a turn may take (2000)
-  CPU_RUN_SLOTS=N         heavy CPU jobs at a time
-  CPU_RUN_THREADS=N       threads of each job
+Exit codes: the command's own, 128+N if signal N ended it, or one of slicer's:
+slicer help exit-codes. slicer help environment lists the variables.
 """
 
 _HOLD = """\
@@ -100,7 +80,7 @@ Examples:
       has, until the program closes this one's standard input.
 
 \b
-Exit codes: the same as slicer run; see slicer run --help.
+Exit codes: the same as slicer run; see slicer help exit-codes.
 """
 
 _ROUTE = """\
@@ -120,7 +100,7 @@ _ROUTE_EPILOG = """\
 Examples:
   slicer route whisper -- whisper talk.mp4
       Decide, say why in one line, and run the job.
-  slicer route whisper --explain -- whisper talk.mp4
+  slicer route whisper --dry-run -- whisper talk.mp4
       Only decide, and say whether the destination is free now.
   slicer route whisper --on-busy wait --max-wait 1h -- whisper talk.mp4
       Wait although the route says to fail.
@@ -129,7 +109,7 @@ Examples:
       stderr about the holder.
 
 \b
-Exit codes: those of slicer run (see slicer run --help), and
+Exit codes: those of slicer run (see slicer help exit-codes), and
     2  the job is too large for all destinations, or there is no such route
    75  blocked; exit_code in the route chooses another
   125  the input could not be found or measured
@@ -142,6 +122,13 @@ _COMPLETIONS = {
     "share_mode": complete.share_modes,
     "slot": complete.slots,
 }
+
+
+# What ``-h`` shows.
+_USUAL = (
+    "--profile --gpus --vram --set --after --begin --no-wait --max-wait --name --detach --timeout"
+    " --dry-run -h --help"
+)
 
 
 def _click_option(option: Option) -> click.Option:
@@ -172,7 +159,7 @@ def parsed(name: str, params: dict[str, Any]) -> tuple[dict[str, Any], tuple[str
 
 
 def fast_command(
-    name: str, help: str, short_help: str, epilog: str, metavar: str, *,
+    name: str, help: str, epilog: str, metavar: str, *,
     options_metavar: str = "[OPTIONS] [--]", completes: Complete = complete.command_line,
 ) -> click.Command:  # fmt: skip
     """A command whose fast parser is in the module of its name."""
@@ -185,25 +172,26 @@ def fast_command(
     words = click.Argument(
         ["command"], nargs=-1, type=click.UNPROCESSED, shell_complete=completes, metavar=metavar
     )
-    return click.Command(
+    options = options_of(name)
+    own = [option for option in options if option not in OPTIONS]
+    groups = {heading: [each for each in group if each in options] for heading, group in GROUPS.items()}
+    groups = {"Its own": own, **groups}
+    return TwoPages(
         name,
+        usual=f"{' '.join(option.names[-1] for option in own)} {_USUAL}",
+        groups={heading: [option.names[-1] for option in group] for heading, group in groups.items()},
         help=help,
-        short_help=short_help,
         epilog=epilog,
         callback=callback,
-        params=[*(_click_option(option) for option in options_of(name) if option.field != "help"), words],
-        context_settings={"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]},
+        params=[*(_click_option(option) for option in options if option.field != "help"), words],
+        context_settings={"allow_interspersed_args": False},
         options_metavar=options_metavar,
     )
 
 
-command = fast_command(
-    "run", _HELP, "Run a command in a scope, with its lease.", _EPILOG, "COMMAND [ARGUMENT]..."
-)
-hold = fast_command(
-    "hold", _HOLD, "Hold a lease while a command or a shell runs.", _HOLD_EPILOG, "[COMMAND [ARGUMENT]...]"
-)
+command = fast_command("run", _HELP, _EPILOG, "COMMAND [ARGUMENT]...")
+hold = fast_command("hold", _HOLD, _HOLD_EPILOG, "[COMMAND [ARGUMENT]...]")
 route = fast_command(
-    "route", _ROUTE, "Run a command on the GPU or the CPU, by its input.", _ROUTE_EPILOG,
-    "NAME [--] COMMAND [ARGUMENT]...", options_metavar="[OPTIONS]", completes=complete.route_line,
-)  # fmt: skip
+    "route", _ROUTE, _ROUTE_EPILOG, "NAME [--] COMMAND [ARGUMENT]...", options_metavar="[OPTIONS]",
+    completes=complete.route_line,
+)

@@ -45,68 +45,74 @@ def _flag(names: str, field: str, help: str, default: object = False, value: obj
     return Option(tuple(names.split()), field, "", help, default, value)
 
 
-OPTIONS = (
-    _option("-p --profile", "NAME", "Use the limits and needs of this profile (see `slicer profiles`)."),
-    _option("-g --gpus", "N", "Take N GPUs: whole ones, or with --vram a part of each."),
-    _option("--gpu", "LIST", "Take these GPUs (indices or UUIDs: 0,2); with --gpus N any N of them."),
-    _option(
-        "--gpu-ids", "uuid|index",
-        "What CUDA_VISIBLE_DEVICES has: uuid (default), or index for old programs.",
+# All options, in the groups of ``slicer help run``.
+GROUPS = {
+    "What it gets": (
+        _option("-p --profile", "NAME", "Limits and needs of this profile (slicer profiles)."),
+        _option("-g --gpus", "N", "N GPUs: whole ones, or with --vram a part of each."),
+        _option("--vram", "SIZE", "Memory on each GPU (8G, 500M), shared with what fits."),
+        _option("--gpu", "LIST", "These GPUs (indices or UUIDs: 0,2); with --gpus N any N of them."),
+        _option(
+            "--gpu-ids", "uuid|index",
+            "What CUDA_VISIBLE_DEVICES has: uuid (default), or index for old programs.",
+        ),
+        _option("--margin", "SIZE", "Memory that must stay free on each GPU, besides the job's own."),
+        _option(
+            "--share", "lock|cap|both|off",
+            "Share a GPU: take turns (lock), make --vram a hard limit (cap), both, or off.",
+        ),
+        _option(
+            "--share-mode", "MODE",
+            "When a turn ends: yield (when others wait; default), launches=N, time=5ms, each.",
+        ),
+        _option("--cpu-slots", "N", "N CPU slots."),
+        _option("--slot", "NAME[=N]", "One slot, or N, of this name, from [slots] in the configuration.", ()),
+        _option("--set", "PROPERTY=VALUE", "A systemd property: MemoryMax=8G, CPUQuota=200%.", ()),
+        _option("--backend", "auto|systemd|plain", "auto uses systemd if it is running.", "auto"),
     ),
-    _option("--vram", "SIZE", "Memory to take on each GPU (8G, 500M), sharing it with jobs that fit."),
-    _option("--margin", "SIZE", "Memory that must stay free on each GPU, besides the job's own."),
-    _option(
-        "--share", "lock|cap|both|off",
-        "Share a GPU: take turns (lock), make --vram a hard limit (cap), both, or off.",
+    "When it starts": (
+        _option("--after", "JOB[:HOW]", "Start when that has ended: ok (default), any, failed.", ()),
+        _option("--begin", "TIME", "Start at that time (22:00, monday 8:00), or in 90m."),
+        _flag("--wait", "wait", "Wait until what the job needs is free (default).", True),
+        _flag("--no-wait", "wait", "If that is busy, say who has it, and exit with 75.", True, False),
+        _option("--max-wait", "DURATION", "Wait no longer than this; 0: not at all."),
+        _option(
+            "--then", "run|fail",
+            "After --max-wait: fail with 75 (the default with GPUs), or run beside the holder.",
+        ),
+        _option("--priority", "N", "-100 to 100, default 0: the highest in the queue goes first."),
+        _option("--expect", "DURATION", "How long the job will hold its lease (15m, 2h); others see it."),
     ),
-    _option(
-        "--share-mode", "MODE",
-        "When a turn ends: yield (when others wait; default), launches=N, time=5ms, each.",
+    "How it runs and ends": (
+        _option("--name", "NAME", "The name that others see for this job.", ""),
+        _flag("-d --detach", "detach", "Run in the background: print its id, and write a log."),
+        _option("--timeout", "DURATION", "End it after this long (SIGTERM, SIGKILL); exit 124."),
+        _flag("--exec", "exec", "Become the command instead of supervising it; no outcome is recorded."),
+        _flag(
+            "--linger", "linger", "Wait for processes that outlive the command instead of ending them.",
+            None,
+        ),
+        _option("--job", "ID", "Be the job of that id.", "", hidden=True),
+        _option("--detached", "JOB", "Be that job, which a caller has detached.", "", hidden=True),
+        _option("--awaits", "JOB:CONDITION", "As --after, by the whole id.", (), hidden=True),
+        _option("--begins-at", "SECONDS", "As --begin, since 1970.", hidden=True),
     ),
-    _option("--cpu-slots", "N", "Take N CPU slots."),
-    _option(
-        "--slot", "NAME[=N]", "Take one slot, or N, of this name, from [slots] in the configuration.", (),
+    "What it writes": (
+        _flag("--dry-run", "dry_run", "Print what slicer would do, and why each value."),
+        Option(
+            ("--output",), "log_to", "FILE",
+            "With --detach: append the output to FILE instead of a log of slicer's.", "",
+        ),
+        _flag("--journal", "journal", "Copy the command's output to the journal, under its unit."),
+        _option("--notify", "WHAT", "Notify about done, failed, oom, idle, waited; desktop: there; or off."),
+        _option("--outcome", "FILE", "Write the outcome to FILE as JSON.", ""),
+        _flag("-q --quiet", "verbosity", "Print errors only.", 0, -1),
+        _flag("-v --verbose", "verbosity", "Print more.", 0, 1),
+        _flag("-h", "help", "Show the options that one uses.", "", "-h"),
+        _flag("--help", "help", "Show all options, in groups, and examples.", "", "--help"),
     ),
-    _option("--priority", "N", "-100 to 100, default 0: the highest in the queue goes first."),
-    _option("-n --name", "NAME", "The name that others see for this job.", ""),
-    _option("--expect", "DURATION", "How long the job will hold its lease (15m, 2h); others see it."),
-    _flag("--wait", "wait", "Wait until what the job needs is free (default).", True),
-    _flag(
-        "--no-wait", "wait", "If busy, do not wait: print the holder as JSON and exit with 75.",
-        True, False,
-    ),
-    _option("--max-wait", "DURATION", "Wait no longer than this; 0: not at all."),
-    _option(
-        "--then", "run|fail",
-        "After --max-wait: fail with 75 (the default with GPUs), or run beside the holder.",
-    ),
-    _option("--timeout", "DURATION", "End the job after this long (SIGTERM, then SIGKILL); exit 124."),
-    _option("--set", "PROPERTY=VALUE", "A systemd property for the scope: MemoryMax=8G, CPUQuota=200%.", ()),
-    _option("--backend", "auto|systemd|plain", "auto uses systemd if it is running.", "auto"),
-    _flag("--exec", "exec", "Become the command instead of supervising it; no outcome is recorded."),
-    _flag("--linger", "linger", "Wait for processes that outlive the command instead of ending them.", None),
-    _flag("--journal", "journal", "Copy the command's output to the journal, under its unit."),
-    _option("--notify", "WHAT", "Notify about done, failed, oom, idle, waited; desktop: there; or off."),
-    _option("--outcome", "FILE", "Write the outcome to FILE as JSON.", ""),
-    _flag("-d --detach", "detach", "Run in the background: print the job's id, and write a log."),
-    Option(
-        ("--output",), "log_to", "FILE",
-        "With --detach: append the output to FILE instead of a log of slicer's.", "",
-    ),
-    _option(
-        "--after", "JOB[:ok|any|failed]",
-        "Start after that job has ended: well (default), in any way, or badly.", (),
-    ),
-    _option("--begin", "TIME", "Start at that time (22:00, monday 8:00), or after a duration (90m)."),
-    _option("--job", "ID", "Be the job of that id.", "", hidden=True),
-    _option("--detached", "JOB", "Be that job, which a caller has detached.", "", hidden=True),
-    _option("--awaits", "JOB:CONDITION", "As --after, by the whole id.", (), hidden=True),
-    _option("--begins-at", "SECONDS", "As --begin, since 1970.", hidden=True),
-    _flag("--dry-run", "dry_run", "Print what slicer would do, with the source of each value."),
-    _flag("-q --quiet", "verbosity", "Print errors only.", 0, -1),
-    _flag("-v --verbose", "verbosity", "Print more.", 0, 1),
-    _flag("-h --help", "help", "Show this help."),
-)  # fmt: skip
+}  # fmt: skip
+OPTIONS = tuple(option for group in GROUPS.values() for option in group)
 
 # Without a scope there are no properties, and no unit for the log.
 _SCOPE_FIELDS = (
@@ -128,7 +134,7 @@ _ROUTED_FIELDS = (
     "notify", "outcome", "verbosity", "help",
 )  # fmt: skip
 _ROUTE_OPTIONS = (
-    _flag("--explain", "explain", "Only decide: print where the job would go, and why."),
+    _flag("--dry-run", "dry_run", "Only decide: print where the job would go, and why."),
     _flag("--json", "json", "Print the decision, and errors, as JSON."),
     _option(
         "--on-busy", "fail|wait|other",
@@ -206,23 +212,12 @@ def _take(found: dict[str, Any], option: Option, name: str, value: str | None, r
     found[option.field] = (*found[option.field], value) if option.default == () else value
 
 
-_MEMORY = "--set MemoryMax=8G limits main memory; --vram 8G requests GPU memory"
-_BACKGROUND = "slicer run --detach runs it in the background; start slicer hold and route in tmux"
-# Options of other programs, and what does the same in slicer.
-_ELSEWHERE = {
-    "--mem": _MEMORY, "--memory": _MEMORY, "--background": _BACKGROUND, "--detach": _BACKGROUND,
-}  # fmt: skip
-
-
 def _unknown(name: str, known: dict[str, Option], program: str) -> UsageError:
-    from slicer.config.property_names import nearest
+    from slicer.cli import elsewhere
 
-    close = nearest(name, known)
-    hint = f"see slicer {program} --help; the command's own options go after --"
-    if name in _ELSEWHERE:
-        hint = _ELSEWHERE[name]
-    elif close:
-        hint = f"did you mean {close}?"
-    elif any(name in option.names for option in OPTIONS):
-        hint = f"slicer run has it; {hint}"
+    hint = elsewhere.option(name, [word for word, option in known.items() if not option.hidden])
+    if not hint:
+        hint = f"see slicer help {program}; the command's own options go after --"
+        if any(name in option.names for option in OPTIONS):
+            hint = f"slicer run has it; {hint}"
     return UsageError("no such option", where=name, hint=hint)

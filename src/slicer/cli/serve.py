@@ -24,11 +24,10 @@ _HINT = "describe one as [serve.NAME] in a configuration file; see slicer.toml(5
 
 @click.command(
     "serve",
-    short_help="Give a server such as Ollama a GPU only while it is in use.",
     epilog="""\
 \b
 Examples:
-  slicer serve ollama --check     what it would do, and what prevents it
+  slicer serve ollama --dry-run   what it would do, and what prevents it
   slicer serve ollama             serve until Ctrl-C
   slicer serve                    all servers in the configuration
   slicer install --user --serve ollama
@@ -56,12 +55,12 @@ ones finish, gives the GPUs back, and exits.
 \b
 Exit codes:
     0  ended by a signal, or exited when idle (if started by its socket)
-    1  --check found a problem
+    1  --dry-run found a problem
     2  the command line is wrong
   125  slicer itself failed: an address in use, a wrong configuration""",
 )
 @click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=complete.servers)
-@click.option("--check", "checks", is_flag=True, help="Show what each server would do, and any problems.")
+@click.option("--dry-run", "checks", is_flag=True, help="Show what each server would do, and any problems.")
 def command(names: tuple[str, ...], checks: bool) -> int:
     """Serve the given [serve.NAME] sections of the configuration, or all of them, in the foreground."""
     config = common.config()

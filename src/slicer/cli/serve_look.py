@@ -1,4 +1,4 @@
-"""``slicer serve --check``: examines what a server needs. Starts nothing and keeps nothing."""
+"""``slicer serve --dry-run``: examines what a server needs. Starts nothing and keeps nothing."""
 
 from __future__ import annotations
 

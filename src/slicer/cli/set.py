@@ -20,7 +20,6 @@ _SOURCES = {
 
 @click.command(
     "set",
-    short_help="Change the limits of a running job, or show them.",
     epilog="""\
 \b
 Examples:

@@ -33,7 +33,6 @@ _PIDS_SHOWN = 12
 
 @click.command(
     "show",
-    short_help="Show all that is known about one job.",
     epilog="""\
 \b
 Examples:

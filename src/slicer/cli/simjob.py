@@ -90,7 +90,6 @@ class SimOptions:
 
 @click.command(
     "simjob",
-    short_help="Run a job that pretends to use simulated GPUs.",
     epilog="""\
 \b
 Examples:

@@ -1,4 +1,4 @@
-"""``slicer status`` without ``--watch``. It avoids click, so that it answers soon on a busy machine."""
+"""``slicer status``. It avoids click, so that it answers soon on a busy machine."""
 
 from __future__ import annotations
 

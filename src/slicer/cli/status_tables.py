@@ -19,7 +19,7 @@ from slicer.columns import GOOD, HEADING, WARNING, Glyphs, Line
 from slicer.kernel.users import user_name
 from slicer.ledger.status import GpuState
 from slicer.model import Lease, Ticket
-from slicer.quantity import format_mib
+from slicer.quantity import format_mib, short_mib
 from slicer.record import record
 
 TYPE_CHECKING = False
@@ -120,7 +120,7 @@ def _heads(kind: Kind, frame: Frame) -> tuple[str, int]:
     """The heads of a kind's columns, and how many terminal columns the last one needs."""
     is_whole = frame.is_whole
     if kind == "gpu":
-        heads = "> | <60 | MEMORY> | RESERVED>!4 | FREE>!3 | BUSY> | TEMP>!2 | POWER>!1"
+        heads = "> | <60 | VRAM> | RESERVED>!4 | FREE>!3 | BUSY> | TEMP>!2 | POWER>!1"
         return f"{heads} | {'' if is_whole else 'USED BY'}", 0 if is_whole else 24
     size = 0 if is_whole else frame.size
     name, what, user = ((18, 24, 8) if is_whole else (14, 14, 8), (24, 30, 12), (40, 40, 16))[size]
@@ -159,13 +159,14 @@ def _gpu_cells(state: GpuState, frame: Frame) -> tuple[str, ...]:
     load, device, name = state.load, state.device, state.gpu.name.removeprefix("NVIDIA ")
     is_wide = bool(frame.size)
     limit = f"/{load.power_limit_w}" if load.power_limit_w and is_wide else ""
-    size = format_mib((device.total_mib if device else state.gpu.memory_mib) or None)
-    drawn, cells = "", 8 if frame.is_whole else 10 * (frame.size + 1)
+    size = short_mib((device.total_mib if device else state.gpu.memory_mib) or None)
+    used = format_mib(device.used_mib if device else None)
+    drawn, cells = "", 6 if frame.is_whole else (8, 20, 30)[frame.size]
     if device is not None and device.total_mib:
         drawn = columns.bar(cells, device.total_mib, device.used_mib, state.reserved_mib, frame.mark)
     return (
         str(state.gpu.index), f"{drawn}  {name}" if is_wide and not frame.is_whole else drawn,
-        f"{format_mib(device.used_mib if device else None):>5}/{size}",
+        used if size == "-" else f"{used} of {size}",
         format_mib(state.reserved_mib if device else None), format_mib(state.free_mib),
         "-" if load.utilisation is None else f"{load.utilisation}%",
         "-" if load.temperature_c is None else f"{load.temperature_c}C",

@@ -92,7 +92,7 @@ def reservations(found: Sequence[Reservation], numbers: Mapping[str, int], now: 
         )
         for each in found
     ]  # fmt: skip
-    return output.section("RESERVED | FOR USER | GPUS | FROM | UNTIL | LENGTH>", rows, "reservations")
+    return output.section("RESERVED | FOR USER | GPUS | BEGINS | ENDS | LENGTH>", rows, "reservations")
 
 
 def people(status: LedgerStatus) -> list[Section]:
@@ -137,14 +137,14 @@ def _users(users: tuple[UserStanding, ...]) -> Section:
         (user_name(one.uid), *_held_and_most(one), str(one.waiting), f"{one.share:.2f}", f"{one.due:.2f}")
         for one in users
     ]
-    heads = "USER<16 | GPUS> | GPU MEMORY> | CPU SLOTS> | WAITING> | SHARE> | DUE>"
+    heads = "USER<16 | GPUS> | VRAM> | CPU SLOTS> | WAITING> | SHARE> | DUE>"
     return output.section(heads, rows, "users")
 
 
 def _groups(groups: tuple[GroupStanding, ...]) -> Section:
     """The holdings and caps of a group's members together."""
     rows = [(visible(each.name), *_held_and_most(each)) for each in groups]
-    return output.section("GROUP<16 | GPUS> | GPU MEMORY> | CPU SLOTS>", rows, "groups")
+    return output.section("GROUP<16 | GPUS> | VRAM> | CPU SLOTS>", rows, "groups")
 
 
 def _held_and_most(each: UserStanding | GroupStanding) -> tuple[str, str, str]:

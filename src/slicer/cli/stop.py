@@ -35,7 +35,6 @@ _PATTERN = frozenset("*?[")
 
 @click.command(
     "stop",
-    short_help="End jobs and queues, by name, id, unit or file.",
     epilog="""\
 \b
 Examples:

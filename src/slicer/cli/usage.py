@@ -27,7 +27,6 @@ _AGAIN_S = 1.0
 
 @click.command(
     "usage",
-    short_help="Show how much of the machine each user used.",
     epilog="""\
 \b
 Examples:

@@ -1,4 +1,4 @@
-"""``slicer status --watch``: the live status, on a terminal (:mod:`slicer.cli.live`) or as lines of JSON."""
+"""``slicer top``: the live status, on a terminal (:mod:`slicer.cli.live`) or as lines of JSON."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def run(*, as_json: bool, interval_s: float) -> int:
 
     Raises UsageError if there is no terminal to draw on, StateError if the ledger cannot be used.
     """
-    hint = "slicer status shows one moment, --watch --json one line for each change"
+    hint = "slicer status shows one moment, slicer top --json a line for each change"
     if not as_json and not output.is_terminal():
-        raise UsageError("stdout is not a terminal", where="--watch", hint=hint)
+        raise UsageError("stdout is not a terminal", where="top", hint=hint)
     term = os.environ.get("TERM", "")
     if not as_json and term in ("dumb", "unknown", ""):
         raise UsageError("cannot draw on this terminal", where=f"TERM={term}", hint=hint)

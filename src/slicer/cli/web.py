@@ -45,7 +45,6 @@ _DRIFT_S = 2.0
 
 @click.command(
     "web",
-    short_help="Show the live board as a page.",
     epilog="""\
 \b
 Examples:

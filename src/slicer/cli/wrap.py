@@ -46,7 +46,6 @@ def completions(ctx: click.Context, param: click.Parameter, incomplete: str) -> 
 
 @click.group(
     "wrap",
-    short_help="Send every call of a program through a route.",
     invoke_without_command=True,
     epilog="""\
 \b

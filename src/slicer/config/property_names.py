@@ -50,10 +50,6 @@ _SYNONYMS = {
     "mem": ("memorymax", "vram"),
     "gpumem": ("vram",),
     "gpumemory": ("vram",),
-    "top": ("status",),
-    "ps": ("status",),
-    "ls": ("status",),
-    "list": ("status",),
     "kill": ("stop",),
     "cancel": ("stop",),
 }
@@ -66,11 +62,11 @@ def known_names(word: str, known: Collection[str]) -> str:
     return f"{meant}known: {', '.join(sorted(known))}"
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def nearest(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
     """The known word that ``word`` most likely means, or "".
 
-    Another program's term goes before a similar word. Nobody mistypes the first letter. Case, dashes and
-    underscores do not count.
+    Another program's term goes before a similar word, of which ``cutoff`` (to 1) must be the same. Nobody
+    mistypes the first letter. Case, dashes and underscores do not count.
     """
     folded = {_folded(name): name for name in known}
     typed = _folded(word)
@@ -80,7 +76,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
     alike = [name for name in folded if name[:1] == typed[:1]]
     import difflib  # 3 ms, and most names are right
 
-    found = difflib.get_close_matches(typed, alike, n=1, cutoff=0.6)
+    found = difflib.get_close_matches(typed, alike, n=1, cutoff=cutoff)
     return folded[found[0]] if found else ""
 
 

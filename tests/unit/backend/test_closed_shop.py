@@ -65,9 +65,9 @@ def test_graphical_sessions_are_found_and_no_fifo_is_waited_for(machine: Path) -
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--undo",), "only valid with --closed-shop"),
+        (("--yes",), "only valid with --closed-shop"),
         (("--closed-shop", "--user"), "for all users of the machine"),
-        (("--closed-shop", "--remove"), "use --undo to open it again"),
+        (("--closed-shop", "--broker", "--remove"), "leave out one"),
         (("--closed-shop",), "add --yes"),
     ],
 )
@@ -88,12 +88,12 @@ def test_a_shop_that_an_edited_file_keeps_shut_is_not_called_open(machine: Path)
     assert install("--yes").returncode == 0
     (edited,) = machine.rglob("user.slice.d/*.conf")
     edited.write_text(edited.read_text() + "# and one line more\n")
-    refused = install("--undo")
+    refused = install("--remove")
     assert (refused.returncode, edited.exists()) == (125, True), refused
     assert f"edited by somebody and left alone: {edited} (--force removes)" in refused.stderr
     assert "the shop may still be closed" in refused.stderr
     assert "open: every user" not in refused.stdout
     assert install("--yes").returncode == 125  # whatever it says by now, it is not what closes the shop
-    opened = install("--undo", "--force")
+    opened = install("--remove", "--force")
     assert (opened.returncode, edited.exists()) == (0, False), opened
     assert "open: every user" in opened.stdout

@@ -155,7 +155,7 @@ def test_a_model_server_outside_of_slicer_is_said_with_the_way_in(cli: Cli, fake
         finally:
             server.kill()
     assert ids["server-outside"]["what"] == f"Ollama: pid {server.pid}, 6.0G of GPU 1"
-    assert ids["server-outside"]["mend"][-1] == "slicer serve ollama --check"
+    assert ids["server-outside"]["mend"][-1] == "slicer serve ollama --dry-run"
     assert "foreign-process" not in ids
 
 

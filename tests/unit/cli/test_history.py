@@ -237,12 +237,12 @@ def test_only_jobs_that_failed(cli: Cli) -> None:  # X8, U15
 
 
 SUMS = """\
-NAME       RUNS  FAILED  GPU-H  CPU-H  WAITED  LONGEST  VRAM  OF VRAM
-b             1       1   4.00      -       -        -  2.0G      25%
-a             2       -   2.00   1.00    1m5s       2m  4.0G      50%
--             1       -      -      -       -        -     -        -
-zz\\x1b[2J     1       -      -      -       -        -     -        -
-all           5       1   6.00   1.00       -       2m  4.0G      50%
+NAME       RUNS  FAILED  GPU HOURS  CPU HOURS  WAITED  LONGEST  VRAM  OF VRAM
+b             1       1       4.00          -       -        -  2.0G      25%
+a             2       -       2.00       1.00    1m5s       2m  4.0G      50%
+-             1       -          -          -       -        -     -        -
+zz\\x1b[2J     1       -          -          -       -        -     -        -
+all           5       1       6.00       1.00       -       2m  4.0G      50%
 """
 
 

@@ -32,7 +32,7 @@ GOOD = [
     "--name -- make",
     "--name --profile make",
     "--name '' make",
-    "-g2 -n x make -n2",
+    "-g2 --name x make -n2",
     "--gpus -1 make",
     "-q make -v",
     "-v -q make",
@@ -129,7 +129,7 @@ def test_hold_refuses_what_needs_a_scope(line: str) -> None:
 def test_what_only_run_takes_is_said() -> None:
     with pytest.raises(UsageError) as caught:
         runoptions.parse(["--set", "A=1", "x"], "hold")
-    assert str(caught.value).startswith("--set: no such option (slicer run has it; see slicer hold --help")
+    assert str(caught.value).startswith("--set: no such option (slicer run has it; see slicer help hold")
 
 
 OPTIONS = st.lists(
@@ -189,7 +189,8 @@ def test_every_option_has_a_default_and_is_in_the_help(program: str) -> None:
         assert all(name in shown for name in option.names) is not option.hidden, option
 
 
-ROUTE = ["r x", "-q r x", "--explain r -- x", "--on-busy=wait --json r x", "--program /p r -- x", "-n -q r x"]
+ROUTE = ["r x", "-q r x", "--dry-run r -- x", "--on-busy=wait --json r x"]
+ROUTE += ["--program /p r -- x", "--name -q r x"]
 NO_ROUTE = ["--gpus 1 r x", "--exec r x", "-p heavy r x", "--on-busy walk r x", "--program"]
 
 

@@ -132,7 +132,7 @@ def test_a_name_and_a_period_choose_jobs(cli: Cli, run: Run, reports: list[Repor
     keep(cli, job="b" * 12, name="other")
     keep(cli, job="c" * 12, name="train-2", started_at=time.time() - 5 * HOUR)
     run("--name", "train*", "--since", "2h")
-    run("--since", "6h", "--until", "2h", "--out", "then.html")
+    run("--since", "6h", "--until", "2h", "--output", "then.html")
     run("--since", "infinity")
     assert [[job.id[0] for job in made.jobs] for made in reports] == [["a"], ["c"], ["c", "a", "b"]]
     assert reports[2].period.began == reports[2].jobs[0].began
@@ -181,11 +181,11 @@ def test_others_do_not_get_everybodys_jobs(
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("--out", "r.pdf"), 2, "--out: expected a name that ends in .html, not 'r.pdf'"),
+        (("--output", "r.pdf"), 2, "--output: expected a name that ends in .html, not 'r.pdf'"),
         (("--since", "2h", "--until", "3h"), 2, "--since: is not before --until"),
         (("--since", "x"), 2, "--since: expected a duration"),
         (("--until", "-1h"), 2, "--until: expected a duration"),
-        (("--out", "none/r.html"), 125, "none/r.html: the report cannot be written: No such file"),
+        (("--output", "none/r.html"), 125, "none/r.html: the report cannot be written: No such file"),
     ],
 )
 def test_what_cannot_be_written_or_understood_is_said(
@@ -203,13 +203,13 @@ def test_only_a_regular_file_of_ours_is_replaced_and_no_link_is_followed(
     os.mkfifo("pipe.html")  # whose reader it would wait for
     Path("folder.html").mkdir()
     for name in ("link.html", "dangling.html", "pipe.html", "folder.html"):
-        assert f"{name}: is not a regular file, and is left alone" in run("--out", name, code=125).stderr
+        assert f"{name}: is not a regular file, and is left alone" in run("--output", name, code=125).stderr
     assert Path("target").read_text() == "precious"
     assert Path("link.html").is_symlink()
     assert not Path("made-by-it").exists()
     Path("old.html").write_text("old")
     os.link("old.html", "same.html")
-    run("--out", "old.html")
+    run("--output", "old.html")
     assert Path("same.html").read_text() == "old"  # a new file took the name
     assert Path("old.html").read_text().startswith("slicer report: ")
     assert not list(Path().glob("*.tmp"))
@@ -219,5 +219,5 @@ def test_only_a_regular_file_of_ours_is_replaced_and_no_link_is_followed(
 def test_a_file_of_another_user_is_left_alone(run: Run, reports: list[Report]) -> None:  # S11
     Path("theirs.html").write_text("theirs")
     os.chown("theirs.html", 4242, 4242)
-    assert "belongs to uid 4242, and is left alone" in run("--out", "theirs.html", code=125).stderr
+    assert "belongs to uid 4242, and is left alone" in run("--output", "theirs.html", code=125).stderr
     assert Path("theirs.html").read_text() == "theirs"

@@ -250,7 +250,7 @@ def test_a_threshold_is_proposed_with_what_it_rests_on(routes: Cli) -> None:  # 
     past = Past()
     past.line(60)
     keep(routes, past)
-    said = routes.run("routes", "suggest", "whisper", "--vram", "8G", "--margin", "20").stdout.splitlines()
+    said = routes.run("routes", "suggest", "whisper", "--vram", "8G", "--spare", "20").stdout.splitlines()
     assert said[0] == "whisper, gpu: duration up to 37m (now 1h): up to there 95% of jobs stay below 6.4G"
     assert said[1].split(maxsplit=1) == ["memory", "8.0G for a job, less 20%: 6.4G"]
     assert said[2].split(maxsplit=1) == ["jobs", "60 successful jobs, of 1m to 1h"]

@@ -55,7 +55,7 @@ def free_port() -> int:
 
 def check(cli: Cli, *names: str, code: int | None = 0) -> str:
     """What it says, without what the machine lacks."""
-    return cli.run("serve", "--check", *names, code=code).stdout
+    return cli.run("serve", "--dry-run", *names, code=code).stdout
 
 
 def test_where_nothing_is_wrong_it_says_what_it_would_do_and_why(cli: Cli) -> None:  # B6
@@ -149,7 +149,7 @@ def test_status_and_check_bring_in_neither_asyncio_nor_aiohttp(cli: Cli) -> None
         "import sys\nfrom slicer.cli.app import main\nmain(sys.argv[1:])\n"
         "print(*(name for name in ('asyncio', 'aiohttp') if name in sys.modules), file=sys.stderr)\n"
     )
-    for words in (("status",), ("serve", "--check")):
+    for words in (("status",), ("serve", "--dry-run")):
         done = subprocess.run(
             [sys.executable, "-c", code, *words], env=cli.environ, capture_output=True, text=True,
             timeout=LONGEST_S, check=False,
@@ -226,7 +226,7 @@ def test_what_the_configuration_refuses_is_not_looked_at(cli: Cli) -> None:  # B
         ("", "has neither a command nor an upstream"),
     ):
         configure(cli, f'[serve.s]\nkind = "ollama"\n{text}\n')
-        assert said in cli.run("serve", "--check", code=125).stderr
+        assert said in cli.run("serve", "--dry-run", code=125).stderr
 
 
 def test_a_socket_that_was_left_behind_is_no_obstacle(tmp_path: Path) -> None:  # B6

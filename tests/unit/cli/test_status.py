@@ -82,7 +82,7 @@ def test_a_driver_that_fails_is_said_and_stops_nothing(cli: Cli, fake_nvml: Fake
     done = cli.run("status")
     assert done.stderr.startswith("slicer: the use of the GPUs is unknown: ")
     assert done.stderr.count("\n") == 1
-    assert re.search(r"^0 .* -/79.6G +-.*  H100 80GB HBM3\n  x \(\w+\) -$", done.stdout, re.M), done.stdout
+    assert re.search(r"^0 .* - of 79.6G +-.*  H100 80GB HBM3\n  x \(\w+\) -$", done.stdout, re.M), done.stdout
 
 
 def test_whoever_looks_again_sees_a_driver_and_a_ledger_that_came_back(
@@ -173,6 +173,6 @@ def test_what_the_locale_lacks_is_not_drawn(cli: Cli, fake_nvml: FakeNvml, local
     cli.running("-p", "heavy", "--name", "n" * 60)
     plain = re.sub(r"\x1b\[[0-9;]*m", "", on_terminal(cli, "status"))
     assert plain.isascii() is not drawn
-    assert ("[░░░░░░░░]" if drawn else "[........]") in plain
+    assert ("[░░░░░░]" if drawn else "[......]") in plain
     assert ("n…" if drawn else "n...") in plain
     assert cli.run("status").stdout.isascii()

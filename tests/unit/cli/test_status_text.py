@@ -50,12 +50,12 @@ WAITING 1     NAME  WANTS               USER   FOR  STARTS
   held by train (about 3m left), processes outside slicer use GPU 1 - python eval.py
 
 CPU slots: 1 of 4 free; held by train, 9b1c22d0aa31 (2 slots)
-GPUs: 0 of 3 free    MEMORY  RESERVED   FREE  BUSY  TEMP  POWER
-0  [#######=]   75.2G/79.6G     79.6G      0     -     -      -  H100 80GB HBM3
+GPUs: 0 of 3 free       VRAM  RESERVED   FREE  BUSY  TEMP  POWER
+0  [#####=]   75.2G of 79.6G     79.6G      0     -     -      -  H100 80GB HBM3
   train (root) 75.2G, peak 76.2G
-1  [........]    2.0G/79.6G      2.2G  77.4G     -     -      -  H100 80GB HBM3
+1  [......]    2.0G of 79.6G      2.2G  77.4G     -     -      -  H100 80GB HBM3
   no job: pid 99 python 2.0G, peak 2.0G
-2  [========]  400.0M/79.6G     79.6G      0     -     -      -  H100 80GB HBM3
+2  [======]  400.0M of 79.6G     79.6G      0     -     -      -  H100 80GB HBM3
   train (root) 400.0M
 """
 IDLE_TEXT = """\
@@ -96,7 +96,7 @@ def test_a_terminal_gets_columns_that_fit_it(monkeypatch: pytest.MonkeyPatch) ->
     rows = text(status).splitlines()
     assert rows[1].startswith("3f2a9c01b7de  a name as long as…  running  GPU ?,?,?,?,?,?,?,?,?,?…")
     assert max(len(row) for row in rows if "…" in row and not row.startswith("  ")) <= 80
-    assert re.search(r"^0  \[░░░░░░░░\] +0/79.6G .*  RTX PRO 6000 Black", "\n".join(rows), re.MULTILINE)
+    assert re.search(r"^0  \[░░░░░░\] +0 of 79.6G .*  RTX PRO 6000 Black", "\n".join(rows), re.MULTILINE)
 
 
 def test_names_cannot_break_out_of_their_line() -> None:
@@ -226,7 +226,7 @@ def test_how_busy_warm_and_hungry_a_gpu_is_in_use() -> None:  # W7
 def test_gpus_that_cannot_be_looked_at_are_listed_all_the_same() -> None:
     status = made((TRAIN,), (EVAL,), None)
     shown = text(status)
-    assert "\n1        -/79.6G         -     -     -     -      -  H100 80GB HBM3\n" in shown
+    assert "\n1    - of 79.6G         -     -     -     -      -  H100 80GB HBM3\n" in shown
     assert "the GPUs cannot be examined" in shown
     gpu = status_json(status)["gpus"]["all"][0]
     assert (gpu["used_mib"], gpu["reserved_mib"], gpu["free_mib"], gpu["idle"]) == (None,) * 4
@@ -235,7 +235,7 @@ def test_gpus_that_cannot_be_looked_at_are_listed_all_the_same() -> None:
 def test_memory_shared_with_the_cpu_has_no_figures_to_divide() -> None:
     gpu = replace(GPUS[0], memory_mib=0)
     shown = text(made((), (), snapshot(gpus=(gpu,)), (gpu,)))
-    assert row_of(shown, "H100").split()[1:4] == ["0/-", "0", "-"]
+    assert row_of(shown, "H100").split()[1:4] == ["0", "0", "-"]
 
 
 def test_the_lock_of_scripts_is_shown_while_somebody_has_it() -> None:

@@ -15,7 +15,7 @@ pytest_plugins = ["tests.unit.program", "tests.fake_nvml"]
 
 def test_each_change_is_one_line_for_scripts(cli: Cli) -> None:
     cli.running("--name", "first")
-    with cli.popen("status", "--watch", "--json", "--interval", "3600", stdout=subprocess.PIPE) as process:
+    with cli.popen("top", "--json", "--interval", "3600", stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert [job["name"] for job in json.loads(process.stdout.readline())["jobs"]] == ["first"]
         lease = cli.running("-p", "heavy", "--name", "second")
@@ -33,7 +33,7 @@ def test_each_change_is_one_line_for_scripts(cli: Cli) -> None:
 def test_a_terminal_that_cannot_be_drawn_on_is_refused(cli: Cli) -> None:
     outer, inner = pty.openpty()
     with cli.popen(
-        "status", "--watch", env={"TERM": "dumb"}, stdin=inner, stdout=inner, stderr=subprocess.PIPE
+        "top", env={"TERM": "dumb"}, stdin=inner, stdout=inner, stderr=subprocess.PIPE
     ) as it:
         _, said = it.communicate(timeout=LONGEST_S)
     os.close(inner)

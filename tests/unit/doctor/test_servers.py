@@ -48,7 +48,7 @@ def test_one_of_several_processes_is_one_finding_with_the_way_in() -> None:  # B
     assert found.mend == (
         "systemctl disable --now ollama.service",
         '# in config.toml: [serve.ollama], kind = "ollama", command = ["ollama", "serve"]',
-        "slicer serve ollama --check",
+        "slicer serve ollama --dry-run",
     )
 
 

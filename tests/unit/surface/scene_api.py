@@ -54,7 +54,7 @@ except slicer.ResourceBusy as busy:
         print(f"holder.{name}: {type(value).__name__}")
     print("expected_remaining:", type(busy.expected_remaining()).__name__)
 """
-_HOLD = ("hold", "-q", "-n", "holder", "--gpus", "2", "--expect", "1h", "--", "sleep", "99")
+_HOLD = ("hold", "-q", "--name", "holder", "--gpus", "2", "--expect", "1h", "--", "sleep", "99")
 
 
 def api(box: Box) -> dict[str, str | Shape]:

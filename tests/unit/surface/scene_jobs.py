@@ -18,14 +18,14 @@ _RUN = ("run", "--backend", "plain")
 _EAT = "(head -c 100000000 /dev/zero; sleep 99) | tail >/dev/null"
 # Each ends in another way, and is told of in another way.
 _ENDED: tuple[tuple[str, ...], ...] = (
-    ("-n", "ok", "--", "true"),
+    ("--name", "ok", "--", "true"),
     ("-q", "--", "sh", "-c", "exit 3"),
     ("--", "sh", "-c", "kill -TERM $$"),
     ("--timeout", "50ms", "--", "sleep", "9"),
     ("--", "sh", "-c", "sleep 99 & exit 0"),
     ("-p", "heavy", "-v", "--expect", "1h", "--", "true"),
-    ("--vram", "2G", "-n", "shares", "--", "sleep", "0.4"),
-    ("--set", "MemoryMax=50M", "-n", "eats", "--", "sh", "-c", _EAT),
+    ("--vram", "2G", "--name", "shares", "--", "sleep", "0.4"),
+    ("--set", "MemoryMax=50M", "--name", "eats", "--", "sh", "-c", _EAT),
     ("--", "/"),
     ("--", "no-such-command"),
     ("--gpus", "3", "--", "true"),
@@ -65,14 +65,15 @@ def _together(box: Box, outcomes: list[Any]) -> dict[str, str | Shape]:
     foreign = box.start("simjob", "--vram", "1G", "--ramp", "0", "--hold", "99",
                         env={**SIMULATED, "CUDA_VISIBLE_DEVICES": "1"})  # fmt: skip
     until(lambda: box.files("usage"), "GPU 1 is in use by nobody's process")
-    holder = _start(box, "leases", "-n", "holder", "-p", "heavy", "--gpu", "0", "--expect", "1h")
-    shares = ("-n", "sharer", "--gpu", "1", "--vram", "4G", "--timeout", "2h")
+    holder = _start(box, "leases", "--name", "holder", "-p", "heavy", "--gpu", "0", "--expect", "1h")
+    shares = ("--name", "sharer", "--gpu", "1", "--vram", "4G", "--timeout", "2h")
     sharer = _start(box, "leases", *shares, command=("tail", "-f", "/dev/null"))
-    waiter = _start(box, "tickets", "-n", "waiter", "--gpus", "1", "--priority", "5", command=("true",))
-    waits = ("-n", "other", "-p", "heavy", "--gpu", "0", "--vram", "1G", "--max-wait", "1h", "--expect", "5m")
+    waiter = _start(box, "tickets", "--name", "waiter", "--gpus", "1", "--priority", "5", command=("true",))
+    waits = ("--name", "other", "-p", "heavy", "--gpu", "0", "--vram", "1G")
+    waits += ("--max-wait", "1h", "--expect", "5m")
     other = _start(box, "tickets", *waits)
     seen = until(lambda: _looked_at(box), "the GPUs were looked at")
-    watch = box.start("status", "--watch", "--json", env=SIMULATED)
+    watch = box.start("top", "--json", env=SIMULATED)
     told = until(lambda: watch.out.read_text().rpartition("\n")[0], "status --watch says something")
     found["slicer status --json, also with --watch"] = Shape([seen, *map(json.loads, told.splitlines())])
     _end(box, watch)

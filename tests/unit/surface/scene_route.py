@@ -32,13 +32,13 @@ _SLEEPS = ("sh", "-c", "exec sleep 99", "sh", "small")
 _ENDED: tuple[tuple[str, ...], ...] = (
     ("whisper", "--", "echo", "small"),
     ("whisper", "-v", "--", "echo", "large"),
-    ("whisper", "-n", "falls-back", "--", "sh", "-c", _FAILS, "sh", "small"),
+    ("whisper", "--name", "falls-back", "--", "sh", "-c", _FAILS, "sh", "small"),
     ("gpu-only", "--", "echo", "large"),
     ("gpu-only", "--json", "--", "echo", "large"),
     ("whisper", "--", "echo", "nothing"),
     ("whisper", "--json", "--", "echo", "nothing"),
-    ("whisper", "--explain", "--", "echo", "small"),
-    ("whisper", "--explain", "--on-busy", "other", "--", "echo", "small"),
+    ("whisper", "--dry-run", "--", "echo", "small"),
+    ("whisper", "--dry-run", "--on-busy", "other", "--", "echo", "small"),
 )
 
 
@@ -53,15 +53,15 @@ def route(box: Box) -> dict[str, str | Shape]:
     found: dict[str, str | Shape] = {}
     for line in _ENDED:
         found[f"slicer route {' '.join(line)}"] = _told(box.run(*words, *line, env=env))
-    explain = ("whisper", "--explain", "--json", "--", "echo", "small")
+    explain = ("whisper", "--dry-run", "--json", "--", "echo", "small")
     free = json.loads(box.run(*words, *explain, env=env).out)
-    holder = box.start(*words, "whisper", "-q", "-n", "holder", "--", *_SLEEPS, env=env)
+    holder = box.start(*words, "whisper", "-q", "--name", "holder", "--", *_SLEEPS, env=env)
     until(lambda: box.files("leases"), "the holder has its lease")
-    found["slicer route --explain --json"] = Shape([free, json.loads(box.run(*words, *explain, env=env).out)])
+    found["slicer route --dry-run --json"] = Shape([free, json.loads(box.run(*words, *explain, env=env).out)])
     blocked = box.run(*words, "whisper", "--", "echo", "small", env=env)
     found["slicer route, blocked"] = Shape([json.loads(blocked.err)])
     for line in (
-        ("whisper", "--explain", "--", "echo", "small"),
+        ("whisper", "--dry-run", "--", "echo", "small"),
         ("whisper", "--on-busy", "other", "--", "echo", "small"),
         ("whisper", "--on-busy", "wait", "--max-wait", "50ms", "--", "echo", "small"),
     ):

@@ -11,13 +11,11 @@ from collections.abc import Callable
 from tests.unit.surface import scene_api, scene_jobs, scene_queue, scene_route, transcripts
 from tests.unit.surface.box import Box
 from tests.unit.surface.shape import Shape
+from tools.manpages.tree import all_commands
 
 Section = str | Shape
 
 HOST = {"SURFACE_HOST": "1"}
-
-# Commands that no help lists as such.
-HIDDEN = (("queue", "add"), ("queue", "suggest"), ("queue", "retry"))
 
 # Every key of a configuration file; the values do not matter, only that they are taken and shown.
 CONFIG = """\
@@ -58,25 +56,19 @@ device_allow = ["/dev/null rw"]
 def help_texts(box: Box) -> dict[str, Section]:
     """``--help`` of every command."""
     found: dict[str, Section] = {}
-    left: list[tuple[str, ...]] = [(), *HIDDEN]
-    while left:
-        command = left.pop(0)
-        done = box.run(*command, "--help")
-        _, _, listed = done.out.partition("\nCommands:\n")
+    for words in ("slicer", *(command.words for command in all_commands())):
+        done = box.run(*words.split()[1:], "--help")
         # click before 8.2 writes the first.
         shown = done.out.replace(" COMMAND [ARGS]...", " [COMMAND] [ARGS]...", 1)
-        found[" ".join(("slicer", *command, "--help"))] = _told(done.code, shown, done.err)
-        names = re.findall(r"^  (\S+)", listed.partition("\n\n")[0], re.MULTILINE)
-        left += [(*command, name) for name in names]
-    assert len(found) > 10, "the commands are not listed as they were"
-    for line in (("run", "-h"), ("hold", "-h"), ("route", "-h"), ("run", "--gpus", "1", "-h", "--", "true")):
-        assert _same_as_long(box, line), line
-    found["slicer --version"] = re.sub(r"\d\S*", "VERSION", box.run("--version").out)
+        found[f"{words} --help"] = _told(done.code, shown, done.err)
+    for text in ("run -h", "queue -h", "help units", "help exit-codes", "help nothing", "help run x"):
+        done = box.run(*text.split())
+        found[f"slicer {text}"] = _told(done.code, done.out, done.err)
+    assert box.run("help", "run") == box.run("run", "--gpus", "1", "--help", "--", "true")
+    assert box.run("help") == box.run("-h")
+    for line in (("--version",), ("version",)):
+        found[" ".join(("slicer", *line))] = re.sub(r"\d\S*", "VERSION", box.run(*line).out)
     return found
-
-
-def _same_as_long(box: Box, line: tuple[str, ...]) -> bool:
-    return box.run(*line) == box.run(line[0], "--help")
 
 
 def profiles(box: Box) -> dict[str, Section]:
@@ -92,7 +84,7 @@ def profiles(box: Box) -> dict[str, Section]:
         (("profiles",), mine),
         (("profiles", "show"), mine),
         (("run", "--backend", "plain", "--dry-run", "--", "/bin/true"), HOST),
-        (("run", "--backend", "plain", "--dry-run", "-n", "a", "--gpus", "1", "--", "/bin/true"), mine),
+        (("run", "--backend", "plain", "--dry-run", "--name", "a", "--gpus", "1", "--", "/bin/true"), mine),
     ]
     found: dict[str, Section] = {}
     for line, env in lines:

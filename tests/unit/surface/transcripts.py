@@ -30,7 +30,7 @@ Scene = Callable[[Box], dict[str, str | Shape]]
 _SINCE = re.compile(r'(?<="since": )[\d.]+')
 # What tells of the mistakes in a file, which is FILE or the configuration.
 _OF_A_FILE = {
-    "toml:": ("profiles",), "routes:": ("routes",), "serve:": ("serve", "--check"),
+    "toml:": ("profiles",), "routes:": ("routes",), "serve:": ("serve", "--dry-run"),
     "policy:": ("policy", "check", "FILE"), "jobs:": ("queue", "--backend", "plain", "FILE"),
 }  # fmt: skip
 _ESCAPED = {"n": "\n", "t": "\t", "0": "\0"}

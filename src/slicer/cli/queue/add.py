@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from slicer.cli import common, complete, say
+from slicer.cli import common, complete, runoptions, say
 from slicer.cli.common import meant
 from slicer.cli.queue import parameters
 from slicer.errors import SlicerError, UsageError
@@ -25,11 +25,13 @@ _COMPLETED = {"profile": complete.profiles}
 
 def _attributes(command: Callable[..., Any]) -> Callable[..., Any]:
     """An option for each attribute that a line can have."""
+    known = {option.names[-1]: (option.names, option.metavar) for option in runoptions.OPTIONS}
     for key, example in reversed(attributes.EXAMPLES.items()):
-        more: dict[str, Any] = {"metavar": "VALUE", "shell_complete": _COMPLETED.get(key)}
+        names, metavar = known.get(f"--{key}", ((f"--{key}",), "VALUE"))
+        more: dict[str, Any] = {"metavar": metavar, "shell_complete": _COMPLETED.get(key)}
         if key == "env":
             more = {"multiple": True, "metavar": "NAME=VALUE"}
-        command = click.option(f"--{key}", help=f"As [{example}] in the file.", **more)(command)
+        command = click.option(*names, help=f"As [{example}] in the file.", **more)(command)
     return command
 
 
@@ -65,7 +67,7 @@ Examples:
     "--param", "params", metavar="NAME=VALUE,…", multiple=True,
     help="A line for each VALUE (1..6: numbers), in place of {NAME}; with several, for each combination.",
 )  # fmt: skip
-@click.option("--print", "only_prints", is_flag=True, help="Print the lines, and change nothing.")
+@click.option("--dry-run", "only_prints", is_flag=True, help="Only print the lines.")
 @parameters.log_dir("Of the queue that runs FILE: --after may name its earlier jobs.")
 def command(
     file: str, words: tuple[str, ...], env: tuple[str, ...], params: tuple[str, ...], only_prints: bool,

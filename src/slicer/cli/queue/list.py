@@ -36,5 +36,5 @@ def command(as_json: bool) -> None:
         return
     parts: list[list[Line]] = [section(running, time.time()).lines] if running else []
     if not (running or silent):
-        parts = [[Line("No queues are running. slicer queue FILE starts one; see slicer queue --help.")]]
+        parts = [[Line("No queues are running. slicer queue FILE starts one; see slicer help queue.")]]
     output.show(joined([*parts, *([ended_table(ended, time.time())] if ended else [])]))

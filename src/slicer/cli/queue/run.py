@@ -13,6 +13,7 @@ from click.shell_completion import CompletionItem
 
 from slicer.cli import complete, say
 from slicer.cli.common import check_directory
+from slicer.cli.pages import TwoPages
 from slicer.cli.queue import parameters
 from slicer.errors import StateError, UsageError
 from slicer.queue.file.live_file import is_pipe
@@ -33,6 +34,15 @@ def _subcommand(name: str) -> click.Command:
     return found
 
 
+_GROUPS = {
+    "Where and how many at a time": ("--gpu", "--jobs", "--exclusive", "--engine", "--sim", "--sim-vram"),
+    "GPU memory": ("--margin", "--idle-threshold", "--spike-buffer", "--tolerance", "--poll"),
+    "Its jobs": ("--profile", "--shell", "--oom-retries", "--trust-file"),
+    "The queue itself": ("--watch", "--detach", "--fresh", "--log-dir", "--notify"),
+    "What it prints": ("--json", "--quiet", "--verbose", "-h", "--help"),
+}
+
+
 def _words(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The subcommands, and files."""
     found = [name for name in _SUBCOMMANDS if name.startswith(incomplete)]
@@ -40,7 +50,7 @@ def _words(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
     return [*items, CompletionItem(incomplete, type="file")]
 
 
-class _Queue(click.Command):
+class _Queue(TwoPages):
     """``slicer queue FILE``, or a subcommand that the first word names; without words, a list."""
 
     def make_context(
@@ -64,7 +74,8 @@ class _Queue(click.Command):
 @click.command(
     "queue",
     cls=_Queue,
-    short_help="Run the jobs of a file as GPUs become free.",
+    usual="--gpu --jobs --profile --oom-retries --watch --detach --fresh --log-dir --engine --sim -h --help",
+    groups=_GROUPS,
     epilog="""\
 \b
 Commands, in place of FILE; without FILE, your queues are listed:
@@ -134,7 +145,7 @@ Exit codes:
     help="Spare room next to GPU users that declare nothing or too little.  [default: 0.1]",
 )  # fmt: skip
 @click.option(
-    "--poll", "poll_s", metavar="SEC", default="5", show_default=True, callback=parameters.seconds,
+    "--poll", "poll_s", metavar="DURATION", default="5", show_default=True, callback=parameters.seconds,
     help="How often to check GPU memory, and FILE if it reports no changes (NFS).",
 )  # fmt: skip
 @click.option("--exclusive", is_flag=True, help="Never run two of these jobs on one GPU, even if they fit.")
@@ -164,14 +175,15 @@ Exit codes:
 @click.option("--sim", metavar="N", type=int, help="Use N simulated GPUs; see `slicer simjob`.")
 @click.option("--sim-vram", metavar="SIZES", help="Their memory, as in 24G or 24G,24G,80G.  [default: 24G]")
 @click.option(
-    "--engine", type=click.Choice(["local", "slurm", "auto"]), default="local", show_default=True,
+    "--engine", metavar="local|slurm|auto", type=click.Choice(["local", "slurm", "auto"]), default="local",
+    show_default=True,
     help="Run jobs on this machine, hand them to Slurm, or only those that do not fit here now.",
 )  # fmt: skip
 @click.option("--backend", type=click.Choice(["auto", "systemd", "plain"]), default="auto", hidden=True)
 @click.option("--json", "as_json", is_flag=True, help="Print events as JSON, one a line.")
-@click.option("-q", "--quiet", is_flag=True, help="Print only problems.")
+@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @click.option("-v", "--verbose", is_flag=True, help="Also report how the jobs' GPU memory grows.")
-@click.option("--detach", "detaches", is_flag=True, help="Run in the background, even after logout.")
+@click.option("-d", "--detach", "detaches", is_flag=True, help="Run in the background, even after logout.")
 def command(
     file: str, sim: int | None, sim_vram: str | None, as_json: bool, quiet: bool, detaches: bool, **said: Any
 ) -> int:

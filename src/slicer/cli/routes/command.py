@@ -23,7 +23,6 @@ from slicer.route.deciding import destination_text
     "routes",
     cls=LazyGroup,
     modules={name: f"routes.{name}" for name in ("check", "stats", "suggest")},
-    short_help="List routes, check that they fit, count their jobs.",
     invoke_without_command=True,
     epilog="""\
 \b

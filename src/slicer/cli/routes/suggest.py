@@ -36,8 +36,8 @@ Examples:
 
 \b
 It fits a straight line that 95 of 100 past jobs do not exceed, and finds
-where it reaches the memory that a job may use, less the margin. If too many
-jobs ran out of memory, it proposes less. It makes no proposal from fewer than
+where it reaches the memory that a job may use, less --spare. If too many jobs
+ran out of memory, it proposes less. It makes no proposal from fewer than
 10 successful jobs, from inputs that are all alike, or if the metric says
 nothing about the memory. It never proposes more than twice the largest input
 seen. A plot needs matplotlib.
@@ -50,7 +50,7 @@ Exit codes:
 @click.argument("name", shell_complete=complete.routes)
 @click.option("--vram", metavar="SIZE", help="GPU memory that a job may use.  [default: as declared]")
 @click.option(
-    "--margin", "margin_percent", metavar="PERCENT", type=click.IntRange(0, 90),
+    "--spare", "margin_percent", metavar="PERCENT", type=click.IntRange(0, 90),
     default=DEFAULT_MARGIN_PERCENT, show_default=True, help="Part of that to keep free.",
 )  # fmt: skip
 @click.option("--to", "to", metavar="DESTINATION", help="Only this of several destinations on the GPU.")

@@ -227,7 +227,7 @@ def _server_outside(server: KnownServer, users: list[GpuUser], who: Who) -> Find
     return finding(
         "server-outside", what, *stops,
         f'# in config.toml: [serve.{name}], kind = "{server.kind}", command = [{words}]',
-        f"slicer serve {name} --check",
+        f"slicer serve {name} --dry-run",
     )  # fmt: skip
 
 
@@ -246,7 +246,7 @@ def fence(
             yield finding("gpus-not-fenced", "your manager cannot do it, and there is no broker", mend)
     if not facts.closed_shop and not facts.left_open:
         return
-    undo = who.install("--closed-shop --undo", "broker.closedShop = false")
+    undo = who.install("--closed-shop --remove", "broker.closedShop = false")
     if facts.left_open:
         mend = who.install("--closed-shop --yes", "broker.closedShop = true")
         what = f"{', '.join(facts.left_open)} can still open the GPUs"

@@ -1,4 +1,4 @@
-"""``slicer route --explain``: where a job would go, why, and whether it could start now. Runs nothing."""
+"""``slicer route --dry-run``: where a job would go, why, and whether it could start now. Runs nothing."""
 
 from __future__ import annotations
 
