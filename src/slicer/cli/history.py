@@ -36,6 +36,8 @@ from slicer.text import command_text, one_line, slots_words, visible
 
 _SHORT_ID = 8
 _MOST_COMMAND = 160
+_LAST, _LAST_LINES = "last lines", 3
+_NOTHING = ("-", "none", "nothing", "never", "0")
 _COMMAND = 32  # columns of a terminal for the command, before other figures have room
 _TAIL = "CPU>!3 | MEMORY>!2 | VRAM>!1 | WAITED>!4 | NAME: COMMAND"
 _FULL_DATE_S = 300 * 86400
@@ -242,6 +244,9 @@ def _time(seconds: float | None) -> str:
 
 
 def details(outcome: Outcome) -> list[Line]:
+    """What it was, how it ended, its last words, and then the figures that there are."""
+    from slicer.cli.logs import tail
+
     used = outcome.usage
     held = [f"GPU {uuid}" for uuid in outcome.gpus]
     if len(outcome.gpu_indices) == len(outcome.gpus):
@@ -257,26 +262,23 @@ def details(outcome: Outcome) -> list[Line]:
         code += f", {ENDED_BY[outcome.ended_by]}"
         if outcome.ended_by == "terminal":
             code += f" ({_AT_TERMINAL.get(outcome.signal or 0, 'a key')})"
-    return output.rows(
+    cpu = f"{_time(used.cpu_s)} (user {_time(used.cpu_user_s)}, system {_time(used.cpu_system_s)})"
+    last = tail(outcome.log, _LAST_LINES) if outcome.log else []
+    backend = f"{outcome.backend}, {outcome.manager} manager" if outcome.unit else outcome.backend
+    return _told(
         [
             ("job", outcome.job),
             ("name", outcome.name or "-"),
             ("command", command_text(outcome.command, limit=100_000)),
-            ("profile", outcome.profile),
-            ("user", f"{user_name(outcome.uid)} ({outcome.uid})"),
-            ("unit", f"{outcome.unit} in {outcome.slice}" if outcome.unit else "none"),
-            ("backend", f"{outcome.backend}, {outcome.manager} manager" if outcome.unit else outcome.backend),
-            ("held", (", ".join(held) or "nothing") + (" (not free: forced)" if outcome.forced else "")),
-            ("GPU memory", _vram(outcome)),
+            ("ended", code),
+            *(("" if number else _LAST, line) for number, line in enumerate(last)),
             ("started", _precisely(outcome.started_at)),
             ("waited", format_duration(outcome.waited_s)),
-            ("ended", code),
             ("wall time", format_duration(outcome.wall_s)),
             ("paused", paused),
-            (
-                "CPU time",
-                f"{_time(used.cpu_s)} (user {_time(used.cpu_user_s)}, system {_time(used.cpu_system_s)})",
-            ),
+            ("held", (", ".join(held) or "nothing") + (" (not free: forced)" if outcome.forced else "")),
+            ("GPU memory", _vram(outcome)),
+            ("CPU time", cpu if used.cpu_s is not None else "-"),
             ("throttled", _time(used.throttled_s)),
             ("memory peak", format_size(used.memory_peak_bytes)),
             ("memory kills", "-" if used.oom_kills is None else str(used.oom_kills)),
@@ -284,6 +286,10 @@ def details(outcome: Outcome) -> list[Line]:
             ("written", format_size(used.io_write_bytes)),
             ("stalled", _stalled(outcome)),
             ("leftovers", f"{outcome.leftovers} ended" if outcome.leftovers else "none"),
+            ("profile", outcome.profile),
+            ("user", f"{user_name(outcome.uid)} ({outcome.uid})"),
+            ("unit", f"{outcome.unit} in {outcome.slice}" if outcome.unit else "none"),
+            ("backend", backend),
             ("directory", outcome.directory or "-"),
             ("log", outcome.log or "-"),
             ("enforced", ", ".join(outcome.enforced) or "nothing"),
@@ -292,6 +298,12 @@ def details(outcome: Outcome) -> list[Line]:
             *(sharing_rows(outcome.sharing) if outcome.sharing is not None else ()),
         ]
     )
+
+
+def _told(rows: Iterable[tuple[str, str]]) -> list[Line]:
+    """The rows that say something."""
+    said = (row for row in rows if row[0] in ("", _LAST) or row[1] not in _NOTHING)
+    return output.rows(list(said))
 
 
 _AT_TERMINAL = {
@@ -319,7 +331,7 @@ def _stalled(outcome: Outcome) -> str:
     """Pressure: how long processes of the job waited for each resource."""
     used = outcome.usage
     waits = (("CPU", used.pressure_cpu_s), ("memory", used.pressure_memory_s), ("IO", used.pressure_io_s))
-    return ", ".join(f"{_time(seconds)} for {what}" for what, seconds in waits)
+    return ", ".join(f"{_time(seconds)} for {what}" for what, seconds in waits if seconds) or "-"
 
 
 # -- of all users, for root ---------------------------------------------------------------------------------
@@ -350,7 +362,7 @@ def row_plotted(each: AccountRow) -> Plotted:
 def row_details(each: AccountRow) -> list[Line]:
     gpus = [f"GPU {uuid}" for uuid in each.gpus.split()]
     code = row_ended(each) if each.exit_code is None else f"{row_ended(each)}, exit code {each.exit_code}"
-    return output.rows(
+    return _told(
         [
             ("job", each.job),
             ("name", each.name or "-"),

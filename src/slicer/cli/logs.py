@@ -18,8 +18,11 @@ from slicer.queue.control.line_watch import LineWatch
 from slicer.queue.control.messages import QueuedLine
 from slicer.queue.model import UNBEGUN
 from slicer.record import replace
+from slicer.text import one_line
 
+_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _BLOCK = 1 << 16
+_LONGEST = 200  # characters of a line among a job's last
 _APPEARS_S = 0.05  # the keeper makes the log of a queue's job a moment after its start
 
 
@@ -99,9 +102,8 @@ def _opened(known: KnownJob) -> int:
     if not path:
         hint = "slicer run --detach keeps a log"
         raise NoLog(f"the output of {known.label} went to its caller's stdout and stderr", hint=hint)
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
-        fd = os.open(path, flags)
+        fd = os.open(path, _FLAGS)
     except FileNotFoundError as error:
         hint = "logs of old jobs are removed: [logs] keep"
         raise NoLog(f"the log of {known.label} is gone", where=path, hint=hint) from error
@@ -111,6 +113,22 @@ def _opened(known: KnownJob) -> int:
         return fd
     os.close(fd)
     raise NoLog("is not a regular file, and cannot be shown", where=path, hint=f"{known.label} writes there")
+
+
+def tail(path: str, most: int) -> list[str]:
+    """The last lines of a log, fit for display; none of one that is gone or cannot be read."""
+    try:
+        fd = os.open(path, _FLAGS)
+    except OSError:
+        return []
+    try:
+        about = os.fstat(fd)
+        is_log = stat.S_ISREG(about.st_mode)
+        end = os.pread(fd, _BLOCK, max(punch.beginning(fd), about.st_size - _BLOCK)) if is_log else b""
+    finally:
+        os.close(fd)
+    lines = _OVERWRITTEN.sub(b"", end).decode(errors="replace").splitlines()
+    return [one_line(line, _LONGEST) for line in lines if line.strip()][-most:]
 
 
 def _after_line(fd: int, begin: int) -> int:
