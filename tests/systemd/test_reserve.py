@@ -68,7 +68,7 @@ def test_users_reserve_as_the_policy_allows(
         (("--gpus", "1", "--for", "2h"), ben, "policy.toml:2: 2.0 hours were asked for, but"),
         (("--gpus", "2", "--for", "1h"), ben, "may hold 1 GPU at a time"),
         (("--gpus", "1", "--for", "1h", "--for-user", ann.name), ben, "may reserve GPUs for others"),
-        (("--gpus", "9", "--for", "1h"), None, "only 2 GPUs of these 9"),
+        (("--gpus", "9", "--for", "1h"), None, "9 wanted, but 2 of"),
         (("--gpu", "7", "--for", "1h"), None, "no such GPU"),
         (("--gpus", "1", "--for", "1h", "--for-user", "nobody-such"), None, "there is no user"),
         (("--gpus", "1",), None, "say how long"),

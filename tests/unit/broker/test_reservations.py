@@ -110,7 +110,7 @@ def test_the_gpus_that_should_be_free_first_are_chosen() -> None:
     assert chosen(1, (), (A, B), (), (busy,), times, 100.0) == (B,)
     assert chosen(2, (), (A, B), (), (busy,), times, 100.0) == (A, B)
     assert chosen(0, (A,), (A, B), (), (busy,), times, 100.0) == (A,)
-    with pytest.raises(InfeasibleError, match="only 1 GPU of these 2"):
+    with pytest.raises(InfeasibleError, match="2 wanted, but 1 of 2 GPUs"):
         chosen(2, (), (A, B), (reserved(A),), (), times, 100.0)
     after = NOW_AT + HOUR_S, NOW_AT + 2 * HOUR_S
     assert chosen(2, (), (A, B), (reserved(A),), (), after, 100.0) == (A, B)

@@ -102,9 +102,9 @@ def chosen(
     able = [uuid for uuid in named or uuids if uuid not in taken]
     wanted = len(named) or count
     if len(able) < wanted:
-        there = counted(len(able), "GPU")
+        of = counted(len(named or uuids), "GPU")
         hint = "slicer reserve lists the reservations"
-        raise InfeasibleError(f"only {there} of these {wanted} is not reserved at that time", hint=hint)
+        raise InfeasibleError(f"{wanted} wanted, but {len(able)} of {of} can be reserved then", hint=hint)
     able.sort(key=lambda uuid: ends_s.get(uuid, 0.0))
     kept = set(able[:wanted])
     return tuple(uuid for uuid in uuids if uuid in kept)
