@@ -64,7 +64,7 @@ class TaskSpooler:
 
     def add(self, jobs: Sequence[list[str]]) -> None:
         for job in jobs:
-            self._run("--name", *job)
+            self._run("-n", *job)
 
     def waiters(self) -> list[int]:
         return []
