@@ -148,7 +148,7 @@ def test_a_groups_members_hold_so_much_together_and_no_more(
     assert {each["job"] for each in waiting["busy"]["holders"]} == {each.job for each in held}
     # Two slots are free, and root is bound by no group.
     systemctl.output("slicer", "run", "-q", "--profile", "heavy", "--", "true")
-    assert "students     0           0     2 of 2" in systemctl.output("slicer", "status")
+    assert "students     0     0     2 of 2" in systemctl.output("slicer", "status")
     (group,) = shown("slicer", "status", "--json")["groups"]  # type: ignore[misc]
     assert (group["name"], group["slots"], group["max_slots"], group["max_gpus"]) == (students, 2, 2, None)
     broker.kill()  # the next one knows who holds them
