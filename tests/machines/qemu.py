@@ -25,7 +25,7 @@ from tests.machines.wire import Wire
 
 MEMORY_MIB = 2048
 CPUS = 2
-BOOT_DEADLINE_S = {"kvm": 40.0, "tcg": 1200.0}
+BOOT_DEADLINE_S = {"kvm": 40.0, "tcg": 1200.0, "tcg, real time": 600.0}
 GO_ON_DEADLINE_S = 300.0
 END_DEADLINE_S = 10.0
 KILL_GRACE_S = 60.0
@@ -53,6 +53,7 @@ _ACCELERATOR = {
     # executed, so that on a busy host nothing in it times out. The CPU lacks what is cheap in hardware alone:
     # copies byte by byte (erms), a fifth level of page tables, a switch at each access to a user's memory.
     "tcg": ("-accel", "tcg,thread=single", "-icount", "shift=3", "-cpu", "max,-erms,-la57,-smap,-smep"),
+    "tcg, real time": ("-accel", "tcg,thread=single", "-cpu", "max"),
 }
 # What protects the kernel from who is not in this machine, and takes an emulated one long.
 _UNPROTECTED = "mitigations=off init_on_alloc=0 hardened_usercopy=off apparmor=0 audit=0"
@@ -130,6 +131,9 @@ class QemuMachine:
                 verdict.write_text("broken")
             else:
                 return
+        if self.suite.name == "bookworm":  # by a clock of instructions Linux 6.1 never starts its second CPU
+            self._boot(source, "tcg, real time")
+            return
         try:
             self._go_on(source)
         except (MachineError, OSError) as error:
