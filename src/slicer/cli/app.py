@@ -68,8 +68,8 @@ _GROUPS = {
         "policy": ("policy", "check the rules for users"),
     },
 }
-_COMMANDS = {name: place for group in _GROUPS.values() for name, (place, _) in group.items()}
-_COMMANDS["version"] = "help:version"
+_LISTED = {name: said for group in _GROUPS.values() for name, said in group.items()}
+_COMMANDS = {**{name: place for name, (place, _) in _LISTED.items()}, "version": "help:version"}
 _RIGHT = ("Look", "Sum up", "Machine")  # the column in which a group stands
 _NAME, _COLUMN = 8, 40  # how wide a command's name is, and a column
 
@@ -78,8 +78,8 @@ class _Slicer(LazyGroup):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         found = super().get_command(ctx, cmd_name)
-        about = next((group[cmd_name][1] for group in _GROUPS.values() if cmd_name in group), "")
-        if found is not None and about:
+        if found is not None and cmd_name in _LISTED:
+            about = _LISTED[cmd_name][1]
             found.short_help = f"{about[0].upper()}{about[1:]}."
         return found
 

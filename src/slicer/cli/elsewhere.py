@@ -6,7 +6,7 @@ from slicer.config.property_names import nearest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
 COMMANDS = {
     "submit sbatch gbatch add enqueue exec tsp": (
@@ -62,7 +62,14 @@ OPTIONS = {
     "--explain --check": "--dry-run",
     "--undo": "--remove",
 }
-
+# What is typed in place of the FILE of ``slicer queue``.
+_QUEUE = {
+    "-": "slicer queue /dev/stdin",
+    "list ls status show": "slicer queue lists your queues, slicer queue FILE shows one",
+    "run start": "slicer queue FILE",
+    "kill cancel": "slicer queue stop FILE",
+    "log logs": "slicer logs FILE#7",
+}
 
 _TYPO = 0.75  # how much of a mistyped word is right
 _LEAST = 3  # letters by which a word is known
@@ -73,16 +80,24 @@ def _nearest(word: str, known: Collection[str]) -> str:
     return longer[0] if len(longer) == 1 else nearest(word, known, cutoff=_TYPO)
 
 
+def _said(table: Mapping[str, str], word: str) -> str:
+    return next((says for words, says in table.items() if word in words.split()), "")
+
+
+def queue_word(word: str) -> str:
+    """What was meant by a word in place of a jobs file; "": who knows."""
+    return _said(_QUEUE, word)
+
+
 def command(word: str, known: Collection[str]) -> str:
     """What was meant by a command that is not one of those ``known``; "": who knows."""
     close = _nearest(word, known)
-    meant = next((says for words, says in COMMANDS.items() if word in words.split()), "")
-    return meant or (f"did you mean slicer {close}?" if close else "")
+    return _said(COMMANDS, word) or (f"did you mean slicer {close}?" if close else "")
 
 
 def option(name: str, known: Collection[str]) -> str:
     """The same for an option. An answer that is an option is not given to a command that lacks it."""
-    meant = next((says for words, says in OPTIONS.items() if name in words.split()), "")
+    meant = _said(OPTIONS, name)
     if meant and (meant[0] != "-" or meant.split()[0] in known):
         return f"here: {meant}" if meant[0] == "-" else meant
     close = _nearest(name, known)

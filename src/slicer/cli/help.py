@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 import click
 from click.shell_completion import CompletionItem
@@ -75,7 +74,7 @@ with a socket; slicer-broker.service is the ledger of all users.
 
 
 def _words(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    *_, (found, context) = _walk(ctx, ctx.params.get("words") or ())
+    found, context = _reached(ctx, ctx.params.get("words") or ())
     return [CompletionItem(name) for name in _below(found, context) if name.startswith(incomplete)]
 
 
@@ -98,7 +97,7 @@ def command(ctx: click.Context, words: tuple[str, ...]) -> None:
     if len(words) == 1 and words[0] in _TOPICS:
         _show(_TOPICS[words[0]])
         return
-    *_, (found, context) = _walk(ctx, words)
+    found, context = _reached(ctx, words)
     _show(found.get_help(context) + "\n")
 
 
@@ -108,11 +107,10 @@ def version() -> None:
     click.echo(f"slicer {__version__}")
 
 
-def _walk(ctx: click.Context, words: tuple[str, ...]) -> Iterator[tuple[click.Command, click.Context]]:
-    """slicer itself, and each command that a word leads to. Raises UsageError."""
+def _reached(ctx: click.Context, words: tuple[str, ...]) -> tuple[click.Command, click.Context]:
+    """The command that the words lead to; without words slicer itself. Raises UsageError."""
     assert ctx.parent is not None
     found, context = ctx.parent.command, ctx.parent
-    yield found, context
     for number, word in enumerate(words, start=1):
         below = _below(found, context)
         following = found.get_command(context, word) if word in below else None  # type: ignore[attr-defined]
@@ -123,7 +121,7 @@ def _walk(ctx: click.Context, words: tuple[str, ...]) -> Iterator[tuple[click.Co
         found, context = following, click.Context(
             following, ctx.parent, " ".join(words[:number]), **following.context_settings
         )
-        yield found, context
+    return found, context
 
 
 def _below(found: click.Command, context: click.Context) -> list[str]:

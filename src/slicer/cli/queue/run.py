@@ -34,13 +34,6 @@ def _subcommand(name: str) -> click.Command:
     return found
 
 
-_LISTS = "slicer queue lists your queues, slicer queue FILE shows one"
-# What is typed in place of FILE.
-_MEANT = {
-    "-": "slicer queue /dev/stdin", "list": _LISTS, "ls": _LISTS, "status": _LISTS, "show": _LISTS,
-    "run": "slicer queue FILE", "start": "slicer queue FILE", "kill": "slicer queue stop FILE",
-    "cancel": "slicer queue stop FILE", "log": "slicer logs FILE#7", "logs": "slicer logs FILE#7",
-}  # fmt: skip
 _GROUPS = {
     "Where and how many at a time": ("--gpu", "--jobs", "--exclusive", "--engine", "--sim", "--sim-vram"),
     "GPU memory": ("--margin", "--idle-threshold", "--spike-buffer", "--tolerance", "--poll"),
@@ -65,11 +58,13 @@ class _Queue(TwoPages):
     ) -> click.Context:
         if args in ([], ["--json"]) and not extra.get("resilient_parsing"):
             return _subcommand("list").make_context(info_name, args, parent, **extra)
-        hint = _MEANT.get(args[0], "") if args and not os.path.lexists(args[0]) else ""
-        if hint and not extra.get("resilient_parsing"):
-            raise UsageError("no such file, and no such command", where=f"queue {args[0]}", hint=hint)
         if args and args[0] in _SUBCOMMANDS:
             return _subcommand(args[0]).make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
+        if args and not extra.get("resilient_parsing") and not os.path.lexists(args[0]):
+            from slicer.cli import elsewhere
+
+            if hint := elsewhere.queue_word(args[0]):
+                raise UsageError("no such file, and no such command", where=f"queue {args[0]}", hint=hint)
         return super().make_context(info_name, args, parent, **extra)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
