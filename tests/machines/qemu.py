@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -173,7 +173,8 @@ class QemuMachine:
         saved.make_disk(disk, source.disk)
         self._run(source, _Start("tcg", f"file={disk},format=qcow2", to_save=True))
         self._await_boot(BOOT_DEADLINE_S["tcg"])
-        saved.Monitor(self._log.with_name("monitor.sock"), self._is_alive).save_memory(draft / saved.MEMORY)
+        with closing(saved.Monitor(self._log.with_name("monitor.sock"), self._is_alive)) as monitor:
+            monitor.save_memory(draft / saved.MEMORY)
         self._end()
 
     def _run(self, source: Image, start: _Start) -> None:

@@ -111,6 +111,10 @@ class Monitor:
         self._lines = self._socket.makefile("rb")
         self.execute("qmp_capabilities")
 
+    def close(self) -> None:
+        self._lines.close()
+        self._socket.close()
+
     def execute(self, command: str, **arguments: object) -> Any:
         """What QEMU returns; MachineError when it refuses, or is gone."""
         self._socket.sendall(json.dumps({"execute": command, "arguments": arguments}).encode() + b"\n")

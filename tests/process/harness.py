@@ -386,17 +386,6 @@ def state_dir(path: Path | str) -> StateDir:
     return locate({"SLICER_STATE_DIR": str(path)}, os.geteuid())
 
 
-def descriptors_of(pid: int) -> list[str]:
-    """What the process has open. What it closes meanwhile is left out."""
-    found = []
-    for link in Path(f"/proc/{pid}/fd").iterdir():
-        try:
-            found.append(os.readlink(link))
-        except FileNotFoundError:
-            continue
-    return found
-
-
 def sleeps_in(pid: int) -> str:
     """The number of the system call in which the process sleeps; "" when it does not sleep."""
     try:

@@ -6,7 +6,6 @@ import json
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -21,6 +20,7 @@ from tests.process.harness import (
     state_of,
     switches,
 )
+from tests.systemd.helpers import processes
 
 
 def names(box: Box, event: str) -> list[str]:
@@ -277,7 +277,7 @@ def test_a_waiter_takes_little(box: Box, gate: Gate) -> None:
 
 
 def descriptors(box: Box, pid: int) -> list[str]:
-    links = [str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir() if int(path.name) > 2]
+    links = [link for fd, link in processes.descriptors(pid).items() if fd > 2]
     return [link for link in links if link.startswith((str(box.state), "anon_inode", "socket", "pipe"))]
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 
 from tests.process.share_box import ShareBox
+from tests.systemd.helpers import processes
 
 pytest_plugins = ["tests.process.share_fixtures"]
 
@@ -64,10 +65,6 @@ def test_a_program_that_is_executed_begins_anew(share: ShareBox) -> None:  # D5
     client.do("init", "context")
     assert client.do("info")[0] == str(CAP_MIB)
     client.do("alloc linear 700", "spin 100", "sync")
-    job_files = [
-        link
-        for name in os.listdir(f"/proc/{client.pid}/fd")
-        if str(share.share) in (link := os.readlink(f"/proc/{client.pid}/fd/{name}"))
-    ]
+    job_files = [link for link in processes.descriptors(client.pid).values() if str(share.share) in link]
     assert sorted(set(job_files)) == sorted(job_files)  # none inherited beside its own
     assert job.count("gated") == 2

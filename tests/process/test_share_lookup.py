@@ -8,8 +8,8 @@ import pytest
 
 from tests.fake_cuda.clients import WAYS
 from tests.patience import until
-from tests.process.harness import descriptors_of
 from tests.process.share_box import ShareBox
+from tests.systemd.helpers import processes
 
 pytest_plugins = ["tests.process.share_fixtures"]
 
@@ -73,7 +73,7 @@ def test_a_process_without_cuda_opens_nothing_and_has_one_thread(share: ShareBox
     client = share.start(job, argv=["sleep", "100"])
     until(lambda: share.library.name in Path(f"/proc/{client.pid}/maps").read_text(), "the library is loaded")
     until(lambda: Path(f"/proc/{client.pid}/comm").read_text() == "sleep\n", "it is sleep")
-    assert not [link for link in descriptors_of(client.pid) if str(share.share) in link]
+    assert not [link for link in processes.descriptors(client.pid).values() if str(share.share) in link]
     assert client.threads() == 1
     assert not share.arena.exists()
     assert job.told().rows == 0

@@ -15,7 +15,8 @@ import pytest
 
 from tests.fake_nvml import FakeNvml
 from tests.patience import until
-from tests.process.harness import SLICER, Box, Gate, descriptors_of, kill_9
+from tests.process.harness import SLICER, Box, Gate, kill_9
+from tests.systemd.helpers import processes
 from tests.systemd.helpers.terminal import BASH, CTRL_C, CTRL_Z, PROMPT, Terminal
 
 pytest_plugins = ["tests.fake_nvml"]
@@ -110,7 +111,7 @@ def test_the_end_of_what_outlived_slicer_is_seen(box: Box, gate: Gate) -> None:
 
 
 def follows_a_process(pid: int) -> bool:
-    return any("pidfd" in target for target in descriptors_of(pid))
+    return any("pidfd" in target for target in processes.descriptors(pid).values())
 
 
 @pytest.mark.parametrize(

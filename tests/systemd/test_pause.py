@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from slicer.outcome import history
 from slicer.record import replace
 from slicer.state import statefile
 from tests.patience import LONGEST_S, until
-from tests.systemd.helpers import systemctl
+from tests.systemd.helpers import processes, systemctl
 from tests.systemd.helpers.jobs import SYSTEM_LEDGER, Done, Slicer, leases
 from tests.systemd.helpers.queues import Queues
 from tests.systemd.helpers.users import User
@@ -72,16 +71,7 @@ def halted(slicer: Slicer, job: str, via: tuple[str, ...] = ()) -> str | None:
 def watched(counting: Counting) -> None:
     """Wait until the supervisor follows the scope: it begins after a second."""
     events = f"/sys/fs/cgroup{counting.lease.cgroup}/cgroup.events"
-    fds = Path(f"/proc/{counting.job.pid}/fd")
-
-    def follows() -> bool:
-        for fd in fds.iterdir():
-            with suppress(FileNotFoundError):  # closed meanwhile
-                if os.readlink(fd) == events:
-                    return True
-        return False
-
-    until(follows, "it follows")
+    until(lambda: events in processes.descriptors(counting.job.pid).values(), "it follows")
 
 
 def told(job: str) -> list[tuple[str, str]]:

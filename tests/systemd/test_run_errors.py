@@ -107,18 +107,14 @@ def test_d_bus_away_while_a_job_comes_to_the_front_does_not_matter(slicer: Slice
     try:
         first.kill(signal.SIGINT)
         first.end()
-        until(lambda: "inotify" in descriptors(second.pid), "it leads, has tried, and watches for its turn")
+        watch = "anon_inode:inotify"
+        until(lambda: watch in processes.descriptors(second.pid).values(), "it leads, and has tried")
     finally:
         start_d_bus()
     gate.open()
     assert holder.end().code == 0
     done = second.end()
     assert (done.code, done.stdout) == (0, "at last\n"), done
-
-
-def descriptors(pid: int) -> str:
-    """What the process has open."""
-    return " ".join(os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir() if path.is_symlink())
 
 
 @pytest.fixture(params=["pystemd", "libsystemd"])

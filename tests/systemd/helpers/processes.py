@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from slicer.kernel import proc
@@ -32,6 +33,16 @@ def fdinfo(pid: int) -> list[str]:
     except OSError:
         return []
     return [read(pid, f"fdinfo/{name}").decode() for name in names]
+
+
+def descriptors(pid: int) -> dict[int, str]:
+    """What each of its descriptors leads to. What it closes meanwhile is left out."""
+    found = {}
+    with suppress(FileNotFoundError):  # the process is gone
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(FileNotFoundError):
+                found[int(name)] = os.readlink(f"/proc/{pid}/fd/{name}")
+    return found
 
 
 def cgroup(pid: int) -> str:
