@@ -239,10 +239,10 @@ def test_no_user_can_tell_it_what_systemd_has_done(desk: Desk) -> None:  # L1
     until(lambda: ended or desk.loop.turn(0.1), "it has ended")
 
 
-def test_the_end_of_a_scope_wakes_whoever_keeps_the_books(
+def test_the_end_of_a_scope_wakes_whoever_keeps_the_books_and_unloads_it(
     notes: Directory, tmp_path: Path
 ) -> None:  # L1, L5
-    service, target = Path("/run/systemd/system/woken.service"), Path("/run/systemd/system/ended.target")
+    service, target = Path("/run/systemd/system/woken.service"), Path("/run/systemd/system/ended@.target")
     woken = tmp_path / "woken"
     woken.touch()
     told = f"Type=oneshot\nExecStart=sh -c 'echo >>{woken}'\n"
@@ -252,6 +252,7 @@ def test_the_end_of_a_scope_wakes_whoever_keeps_the_books(
     desk = Desk(notes, wakes=target.name)
 
     try:
+        others = [desk.started()[0].unit for _ in range(4)]  # which still run
         for end in ("by itself", "killed", "stopped", "out of time"):
             before = woken.stat().st_size
             limit = (number("RuntimeMaxUSec", 200_000),) if end == "out of time" else ()
@@ -264,6 +265,7 @@ def test_the_end_of_a_scope_wakes_whoever_keeps_the_books(
                 keeper.terminate()
             keeper.wait()
             until(lambda before=before: woken.stat().st_size > before, f"woken by one that ended {end}")
+        until(lambda: {*systemctl.scopes()} == {*others}, "systemd has forgotten those that ended")
     finally:
         desk.leave()
         service.unlink()

@@ -29,7 +29,7 @@ _UNITS = {
         (BROKER_SOCKET, "the broker's socket"),
         (BROKER_SERVICE, "the broker"),
         ("slicer-broker-devices.service", "NVIDIA's device nodes, for the broker"),
-        ("slicer-job-ended.target", "what wakes the broker at the end of a job"),
+        ("slicer-job-ended@.target", "what wakes the broker at the end of a job"),
     ),
     "web": (
         ("slicer-web.socket", "the live board: slicer-web.socket"),

@@ -281,7 +281,7 @@ OF_THE_BROKER = {
     f"usr/local/lib/systemd/system/{name}"
     for name in (
         "slicer-broker.service", "slicer-broker.socket", "slicer-broker-devices.service",
-        "slicer-job-ended.target",
+        "slicer-job-ended@.target",
     )
 }  # fmt: skip
 

@@ -104,7 +104,7 @@ def test_it_has_what_install_writes(
             continue  # the module says the same
         place = fish if action.destination.endswith(".fish") else action.destination.removeprefix(f"{local}/")
         assert (built / place).read_bytes() == Path(action.source).read_bytes(), place
-    for name in ("slicer-broker-devices.service", "slicer-job-ended.target"):
+    for name in ("slicer-broker-devices.service", "slicer-job-ended@.target"):
         installed = built / "lib/systemd/system" / name
         assert installed.read_bytes() == (REPO / "units/system" / name).read_bytes()
     for name, line in (("service", "ExecStart="), ("socket", "ConditionFileIsExecutable=")):

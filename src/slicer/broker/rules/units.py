@@ -6,8 +6,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.model import SliceName
 
-# It pulls in the broker's service. If several units did, systemd would warn at each start.
-JOB_ENDED = "slicer-job-ended.target"
+# It pulls in the broker's service. An instance for each job: systemd keeps ended scopes that share one.
+JOB_ENDED = "slicer-job-ended@.target"
 # systemd prefixes "_" to the directory of a unit whose name looks like a file of the kernel's ("cpu.").
 _ESCAPED = ("cpu.slice",)
 

@@ -16,7 +16,7 @@ from slicer.broker.server.manager import Manager
 from slicer.broker.server.slice_limits import SliceLimits
 from slicer.errors import BackendError
 from slicer.kernel import cgroup, proc
-from slicer.model import Property, ScopeSpec
+from slicer.model import Property, ScopeSpec, job_of_unit
 from slicer.state.directory import Directory
 
 TYPE_CHECKING = False
@@ -40,7 +40,7 @@ class Scopes:
     """
 
     def __init__(self, loop: Loop, notes: Directory, wakes: str = units.JOB_ENDED) -> None:
-        """``wakes``: the unit that systemd starts when a scope ends; "" for none."""
+        """``wakes``: the template of what systemd starts when a scope ends; "" for none."""
         self._manager = Manager(loop)
         self._loop = loop
         self._limits = SliceLimits(self._manager, notes)
@@ -117,7 +117,7 @@ class _Start:
     def _steps(self) -> Conversation[None]:
         """Start the scope, and verify that the process is in it. Raises BackendError."""
         # A lease ends with its scope. Then the broker should check it.
-        wakes = self._scopes._wakes
+        wakes = self._scopes._wakes.replace("@", f"@{job_of_unit(self._spec.unit)}")
         added = [(name, "as", [wakes]) for name in ("OnSuccess", "OnFailure") if wakes]
         try:
             try:
