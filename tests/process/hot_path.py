@@ -37,9 +37,18 @@ SYSTEMD = PLAIN | {"pystemd.dbusexc", "pystemd.dbuslib"}
 _CODE = "from slicer.__main__ import main; main()"
 
 
+# A job that runs for a second is sampled from then on, and on a busy machine ``true`` is one.
+_LATER = "slicer.job.sampling"
+
+
 def imported(place: Place, *arguments: str, program: str = "run") -> set[str]:
-    """The modules that ``slicer PROGRAM ARGUMENTS`` imports beyond an idle interpreter's."""
-    return _trace(place, _CODE, program, *arguments) - _trace(place, "pass")
+    """The modules that ``slicer PROGRAM ARGUMENTS`` imports for a short job, beyond an idle interpreter's."""
+
+    def found() -> set[str] | None:
+        modules = _trace(place, _CODE, program, *arguments)
+        return modules if _LATER not in modules else None
+
+    return until(found, "the job is over within a second") - _trace(place, "pass")
 
 
 def imported_with_cache(place: Place, *arguments: str, program: str = "run") -> set[str]:
