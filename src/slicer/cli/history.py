@@ -37,7 +37,6 @@ from slicer.text import command_text, one_line, slots_words, visible
 _SHORT_ID = 8
 _MOST_COMMAND = 160
 _LAST, _LAST_LINES = "last lines", 3
-_NOTHING = ("-", "none", "nothing", "never", "0")
 _COMMAND = 32  # columns of a terminal for the command, before other figures have room
 _TAIL = "CPU>!3 | MEMORY>!2 | VRAM>!1 | WAITED>!4 | NAME: COMMAND"
 _FULL_DATE_S = 300 * 86400
@@ -252,9 +251,6 @@ def details(outcome: Outcome) -> list[Line]:
     if len(outcome.gpu_indices) == len(outcome.gpus):
         held = [f"GPU {no} ({uuid})" for no, uuid in zip(outcome.gpu_indices, outcome.gpus, strict=True)]
     held += slots_words(outcome.slots)
-    paused = "-" if outcome.paused_s is None else "never"
-    if outcome.paused_s is not None and outcome.paused_s >= 0.001:
-        paused = f"for {format_duration(outcome.paused_s)} of it"
     code = f"{ended(outcome)}, exit code {outcome.exit_code}"
     if outcome.signal is not None and signal_name(outcome.signal) != ended(outcome):
         code += f", {signal_name(outcome.signal)}"
@@ -263,37 +259,38 @@ def details(outcome: Outcome) -> list[Line]:
         if outcome.ended_by == "terminal":
             code += f" ({_AT_TERMINAL.get(outcome.signal or 0, 'a key')})"
     cpu = f"{_time(used.cpu_s)} (user {_time(used.cpu_user_s)}, system {_time(used.cpu_system_s)})"
+    paused = outcome.paused_s is not None and outcome.paused_s >= 0.001
     last = tail(outcome.log, _LAST_LINES) if outcome.log else []
     backend = f"{outcome.backend}, {outcome.manager} manager" if outcome.unit else outcome.backend
     return _told(
         [
             ("job", outcome.job),
-            ("name", outcome.name or "-"),
+            ("name", outcome.name),
             ("command", command_text(outcome.command, limit=100_000)),
             ("ended", code),
             *(("" if number else _LAST, line) for number, line in enumerate(last)),
             ("started", _precisely(outcome.started_at)),
             ("waited", format_duration(outcome.waited_s)),
             ("wall time", format_duration(outcome.wall_s)),
-            ("paused", paused),
-            ("held", (", ".join(held) or "nothing") + (" (not free: forced)" if outcome.forced else "")),
+            ("paused", f"for {_time(outcome.paused_s)} of it" if paused else ""),
+            ("held", ", ".join(held) + " (not free: forced)" * outcome.forced),
             ("GPU memory", _vram(outcome)),
-            ("CPU time", cpu if used.cpu_s is not None else "-"),
-            ("throttled", _time(used.throttled_s)),
-            ("memory peak", format_size(used.memory_peak_bytes)),
-            ("memory kills", "-" if used.oom_kills is None else str(used.oom_kills)),
-            ("read", format_size(used.io_read_bytes)),
-            ("written", format_size(used.io_write_bytes)),
+            ("CPU time", cpu if used.cpu_s is not None else ""),
+            ("throttled", _some(format_duration, used.throttled_s)),
+            ("memory peak", _some(format_size, used.memory_peak_bytes)),
+            ("memory kills", str(used.oom_kills or "")),
+            ("read", _some(format_size, used.io_read_bytes)),
+            ("written", _some(format_size, used.io_write_bytes)),
             ("stalled", _stalled(outcome)),
-            ("leftovers", f"{outcome.leftovers} ended" if outcome.leftovers else "none"),
+            ("leftovers", f"{outcome.leftovers} ended" if outcome.leftovers else ""),
             ("profile", outcome.profile),
             ("user", f"{user_name(outcome.uid)} ({outcome.uid})"),
-            ("unit", f"{outcome.unit} in {outcome.slice}" if outcome.unit else "none"),
+            ("unit", f"{outcome.unit} in {outcome.slice}" if outcome.unit else ""),
             ("backend", backend),
-            ("directory", outcome.directory or "-"),
-            ("log", outcome.log or "-"),
-            ("enforced", ", ".join(outcome.enforced) or "nothing"),
-            ("not enforced", ", ".join(outcome.not_enforced) or "nothing"),
+            ("directory", outcome.directory),
+            ("log", outcome.log),
+            ("enforced", ", ".join(outcome.enforced)),
+            ("not enforced", ", ".join(outcome.not_enforced)),
             ("changed", _changed(outcome)),
             *(sharing_rows(outcome.sharing) if outcome.sharing is not None else ()),
         ]
@@ -301,9 +298,12 @@ def details(outcome: Outcome) -> list[Line]:
 
 
 def _told(rows: Iterable[tuple[str, str]]) -> list[Line]:
-    """The rows that say something."""
-    said = (row for row in rows if row[0] in ("", _LAST) or row[1] not in _NOTHING)
-    return output.rows(list(said))
+    """The rows that say something; an empty line among the last ones of a log does."""
+    return output.rows([row for row in rows if row[1] or row[0] in ("", _LAST)])
+
+
+def _some(form: Callable[[Any], str], value: Any) -> str:
+    return form(value) if value is not None else ""
 
 
 _AT_TERMINAL = {
@@ -314,12 +314,12 @@ _AT_TERMINAL = {
 def _changed(outcome: Outcome) -> str:
     """The properties that were changed while the job ran, and the origin of each change."""
     changes = (("slicer set", outcome.changed), ("from outside", outcome.changed_outside))
-    return "; ".join(f"{', '.join(names)} ({by})" for by, names in changes if names) or "nothing"
+    return "; ".join(f"{', '.join(names)} ({by})" for by, names in changes if names)
 
 
 def _vram(outcome: Outcome) -> str:
     if not outcome.gpus:
-        return "-"
+        return ""
     declared = "not declared"
     if outcome.vram_mib is not None:
         declared = f"{format_mib(outcome.vram_mib)} declared"
@@ -331,7 +331,7 @@ def _stalled(outcome: Outcome) -> str:
     """Pressure: how long processes of the job waited for each resource."""
     used = outcome.usage
     waits = (("CPU", used.pressure_cpu_s), ("memory", used.pressure_memory_s), ("IO", used.pressure_io_s))
-    return ", ".join(f"{_time(seconds)} for {what}" for what, seconds in waits if seconds) or "-"
+    return ", ".join(f"{_time(seconds)} for {what}" for what, seconds in waits if seconds)
 
 
 # -- of all users, for root ---------------------------------------------------------------------------------
@@ -365,21 +365,21 @@ def row_details(each: AccountRow) -> list[Line]:
     return _told(
         [
             ("job", each.job),
-            ("name", each.name or "-"),
-            ("command", visible(each.command) or "-"),
-            ("profile", each.profile or "-"),
+            ("name", each.name),
+            ("command", visible(each.command)),
+            ("profile", each.profile),
             ("user", f"{user_name(each.uid)} ({each.uid})"),
             ("booked for", f"{group_name(each.gid)} ({each.gid})"),
-            ("held", ", ".join([*gpus, *each.slots.split()]) or "nothing"),
+            ("held", ", ".join([*gpus, *each.slots.split()])),
             ("as GPUs", f"{each.gpu_rate:.2f}"),
-            ("GPU memory", f"{format_mib(each.vram_mib)} held" if each.vram_mib else "-"),
-            ("GPU peak", format_mib(each.vram_peak_mib)),
+            ("GPU memory", f"{format_mib(each.vram_mib)} held" if each.vram_mib else ""),
+            ("GPU peak", _some(format_mib, each.vram_peak_mib)),
             ("granted", _precisely(each.granted_at)),
             ("waited", format_duration(each.waited_s)),
             ("ended", code),
             ("held for", format_duration(each.held_s)),
-            ("CPU time", _time(each.cpu_s)),
-            ("memory peak", format_size(each.memory_peak_bytes)),
+            ("CPU time", _some(format_duration, each.cpu_s)),
+            ("memory peak", _some(format_size, each.memory_peak_bytes)),
         ]
     )
 

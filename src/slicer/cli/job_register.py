@@ -9,7 +9,6 @@ is the user's last job. Only a running queue knows the lines of its jobs file th
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
@@ -72,7 +71,7 @@ class KnownJob:
         if told is not None or self.entry is None:
             return told.began_at if told is not None else self.outcome.started_at if self.outcome else 0.0
         since_s = self.entry.since_s if isinstance(self.entry, Lease) else self.entry.arrived_s
-        return time.time() - proc.now_s() + since_s
+        return proc.epoch_s(since_s)
 
     @property
     def uid(self) -> int:

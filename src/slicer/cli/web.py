@@ -121,7 +121,7 @@ class BoardReader:
         self._timeline = self._blindness = ""  # the latter: why the last day is unknown
         self._seen: tuple[str, ...] = ()  # the jobs at the last look at the last day
         self._looked_s = -_PAST_S
-        self._zero_s = time.time() - proc.now_s()
+        self._zero_s = proc.epoch_s(0.0)
 
     def close(self) -> None:
         self._changes.close()
@@ -139,7 +139,7 @@ class BoardReader:
         with suppress(BlockingIOError):
             os.eventfd_read(self._woken)
         self._changes.begin()
-        zero_s = time.time() - proc.now_s()
+        zero_s = proc.epoch_s(0.0)
         if abs(zero_s - self._zero_s) > _DRIFT_S:  # the clock was set
             self._zero_s = zero_s
         notes: list[str] = []

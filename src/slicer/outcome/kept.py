@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import time
 from collections.abc import Callable
 
 from slicer.errors import EX_SLICER, StateError
@@ -33,7 +32,7 @@ def keep(base: Directory, outcome: Outcome) -> None:
 def keep_lost(base: Directory, lease: Lease) -> None:
     """Keep the little that is known of a job whose processes are all gone, unless its end is known."""
     if not base.has(f"{lease.job}{history.KEPT}"):
-        keep(base, lost(lease, time.time() - proc.now_s()))
+        keep(base, lost(lease, proc.epoch_s(0.0)))
 
 
 def lost(lease: Lease, booted_at: float) -> Outcome:

@@ -116,6 +116,13 @@ def test_what_is_not_known_of_gpu_memory_is_not_made_up() -> None:
     assert shown(gpus=(), vram_mib=None, vram_peak_mib=()) == ""
 
 
+# X3
+def test_only_rows_without_anything_to_say_are_left_out() -> None:
+    shown = [line.text for line in details(replace(OUTCOME, name="none", directory="-", usage=Usage()))]
+    assert {"name          none", "directory     -"} <= {*shown}
+    assert not [line for line in shown if line.startswith(("CPU time", "read", "stalled", "memory peak"))]
+
+
 def test_a_job_that_did_not_wait_for_its_lease_is_marked() -> None:  # A8
     (held,) = [line.text for line in details(replace(OUTCOME, forced=1)) if line.text.startswith("held")]
     assert held.endswith("1 CPU slot (not free: forced)")
