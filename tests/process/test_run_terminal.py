@@ -76,6 +76,17 @@ def stopped(bash: Terminal, box: Box) -> Processes:
     return job
 
 
+def test_who_does_not_wait_is_told_in_words(bash: Terminal, box: Box) -> None:  # B1, W2
+    bash.line("inner -p heavy --name holder -- sleep 1000 &")
+    until(lambda: [each for each in box.leases() if each.keeper], "it holds the slot")
+    bash.line("inner -p heavy --no-wait -- true; echo code $?")
+    told = bash.expect("code 75")
+    assert "not started: it would wait for a CPU slot, held by holder" in told
+    assert '"error"' not in told
+    bash.line("kill %1; wait %1; echo over $?")
+    bash.expect("over 143")
+
+
 FG = [("command", CONT), ("keeper", CONT), ("supervisor", CONT)]
 
 LATE = {

@@ -28,9 +28,8 @@ def _told(options: dict[str, Any], name: str, command: tuple[str, ...]) -> int:
     try:
         return _route(options, name, command)
     except BlockedError as failure:
-        if failure.waited_s is not None:
-            say.Messages(options["verbosity"]).gave_up(failure.busy, failure.waited_s)
-        say.json_line(_blocked(failure))
+        messages = say.Messages(options["verbosity"])
+        messages.blocked(failure.busy, failure.waited_s, _blocked(failure), as_json=options["json"])
         return failure.exit_code
 
 

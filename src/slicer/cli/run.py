@@ -55,9 +55,9 @@ def _told(options: dict[str, Any], act: Callable[[], int]) -> int:
     try:
         return act()
     except BusyError as failure:
-        if failure.waited_s is not None:
-            say.Messages(options["verbosity"]).gave_up(failure.busy, failure.waited_s)
-        say.json_line(say.busy_dict(failure.busy))
+        busy, as_json = failure.busy, options.get("json", False)
+        messages = say.Messages(options["verbosity"])
+        messages.blocked(busy, failure.waited_s, say.busy_dict(busy), as_json=as_json)
         return failure.exit_code
     except SlicerError as failure:
         return say.error_json(failure) if options.get("json") else say.error(failure)

@@ -135,9 +135,14 @@ class Messages:
         told = f"{what} not free{after}: running anyway" if lease.forced else f"acquired {what}{after}"
         line(f"{told} · {lease.unit or lease.job}")
 
-    def gave_up(self, busy: Busy, waited_s: float) -> None:
-        """The time limit for the wait is over."""
-        self.notice(f"gave up after {format_duration(waited_s)}: no {_busy_text(busy).partition(' ')[2]}")
+    def blocked(self, busy: Busy, waited_s: float | None, data: dict[str, Any], *, as_json: bool) -> None:
+        """The job does not wait, or no longer. A program gets ``data``, a person at a terminal words."""
+        if waited_s is not None:
+            self.notice(f"gave up after {format_duration(waited_s)}: no {_busy_text(busy).partition(' ')[2]}")
+        if as_json or not os.isatty(2):
+            json_line(data)
+        elif waited_s is None:
+            line(f"not started: it would wait for {_busy_text(busy)}")
 
     def finished(self, outcome: Outcome) -> None:
         self.notice(describe_outcome(outcome))
