@@ -348,7 +348,7 @@ def row_table(found: list[AccountRow], now: float) -> list[Line]:
         )
         for each in found
     ]  # fmt: skip
-    return output.table(f"STARTED | USER | JOB | ENDED | HELD> | GPUS> | {_TAIL}", cells, least=_COMMAND)
+    return output.table(f"STARTED | USER | JOB | ENDED | FOR> | GPUS> | {_TAIL}", cells, least=_COMMAND)
 
 
 def row_plotted(each: AccountRow) -> Plotted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import defaultdict
 from pathlib import Path
@@ -13,6 +14,7 @@ from slicer.cli import elsewhere
 from tests.unit.cli import elsewhere_page
 from tools.manpages.tree import all_commands
 
+SRC = Path(__file__).parents[3] / "src/slicer"
 _PAGE = (Path(__file__).parents[3] / "docs/dev/words.md").read_text(encoding="utf-8")
 _OPTIONS = {
     (command.words, name): option
@@ -66,6 +68,22 @@ def test_no_command_has_a_second_word() -> None:
     second = {name for _, _, others in rows() for name in re.findall(r"`(-[^`]*)`", others)}
     assert len(second) > 20
     assert {name for _, name in _OPTIONS} & second == set()
+
+
+def test_a_column_of_a_table_has_its_word() -> None:
+    printed = set()
+    for path in SRC.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and "|" in node.value:
+                cells = (re.sub(r"[<>!\d]*$", "", cell.strip()) for cell in node.value.split("|"))
+                printed |= {cell for cell in cells if re.fullmatch(r"[A-Z][A-Z :]+", cell)}
+    heads = [line.strip("|").split("|") for line in _PAGE.partition("### Heads")[2].splitlines()]
+    known, second = (
+        {word for row in heads if len(row) == 3 for word in re.findall("`([^`]*)`", row[column])}
+        for column in (0, 2)
+    )
+    assert len(printed) > 60
+    assert (printed - known, known - printed, printed & second) == (set(), set(), set())
 
 
 def test_what_other_programs_call_it_is_in_the_document() -> None:

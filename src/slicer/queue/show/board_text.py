@@ -164,7 +164,7 @@ def _pending(board: Board, most: int, width: int | None, glyphs: Glyphs) -> Sect
         + ((one_line(row.waits_for),) if has_reasons else ())
         for row, what in zip(rows, whats, strict=True)
     ]
-    heads = " | JOB> | NEEDS> | PENDING" + " | WAITS FOR" * has_reasons
+    heads = " | JOB> | WANTS> | PENDING" + " | WAITS FOR" * has_reasons
     total = max(board.counts.get("pending", 0), len(board.pending))
     return _table(heads, cells, width, glyphs, "pending", total)
 
@@ -179,7 +179,7 @@ def _done(rows: Sequence[Row], width: int | None, glyphs: Glyphs) -> Section:
         )
         for row, what in zip(rows, _whats(rows, width, glyphs), strict=True)
     ]  # fmt: skip
-    return _table(" | JOB> | RESULT | AFTER> | PEAK> | OF> | > | BUSY> | DONE", cells, width, glyphs, "done")
+    return _table(" | JOB> | ENDED | AFTER> | PEAK> | OF> | > | BUSY> | DONE", cells, width, glyphs, "done")
 
 
 def _table(

@@ -206,7 +206,7 @@ def test_another_width_leaves_nothing_of_the_board_before(terminal: Terminal, co
     lines = terminal.look()
     assert lines[0].endswith("first")
     assert sum(line.startswith("jobs.txt") for line in lines) == 1
-    assert sum("NEEDS" in line for line in lines) == 1
+    assert sum("WANTS" in line for line in lines) == 1
     assert all(len(line) < columns for line in lines)
 
 
