@@ -39,14 +39,14 @@ _TELL_S = 1.0  # between two tellings of the same use
 
 def preload() -> None:
     """Import what every run needs, once for all."""
-    from slicer.job import command, ending, job_control, keeper, report, stop_rule, supervisor
+    from slicer.job import command, ending, job_control, keeper, report, stop_rule, supervisor, watching
     from slicer.kernel import cgroup
-    from slicer.ledger import waiting
+    from slicer.ledger import waiting, watch
     from slicer.outcome import history, journal
     from slicer.placement import decision, order
 
     del cgroup, command, decision, ending, job_control, journal, keeper, order, report, stop_rule, supervisor
-    del waiting
+    del waiting, watch, watching
     history.preload()
 
 
