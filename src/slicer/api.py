@@ -228,8 +228,6 @@ def acquire(
 
 @record
 class Arguments:
-    """The arguments of :func:`acquire`."""
-
     name: str
     gpus: int
     vram: str | None

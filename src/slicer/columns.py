@@ -44,8 +44,6 @@ def bar(cells: int, total: int, first: int, second: int, glyphs: Glyphs) -> str:
 
 @record
 class Section:
-    """A part of a page."""
-
     head: tuple[Line, ...] = ()
     entries: tuple[tuple[Line, ...], ...] = ()  # the lines of each entry, the most important one first
     what: str = ""  # the noun for the entries, as in "3 more waiting"

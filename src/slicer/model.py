@@ -38,7 +38,6 @@ CPU = "cpu"  # the slot that every machine has
 
 
 def unit_name(job: str) -> str:
-    """The unit of a job's scope."""
     return f"slicer-{job}.scope"
 
 

@@ -52,8 +52,6 @@ class Frame:
 
 @record
 class Part:
-    """The rows of one kind."""
-
     kind: Kind
     rows: tuple[Row, ...]
     total: int  # without the filter

@@ -93,12 +93,10 @@ def key_of(field: str) -> str:
 
 
 def kinds(rows: Mapping[str, Row]) -> dict[str, Kind]:
-    """The kind of each key."""
     return {key_of(field): kind for field, (kind, _) in rows.items()}
 
 
 def reader(kind: Kind) -> Reader:
-    """The reader of values of that kind."""
     if isinstance(kind, tuple):
         return lambda entry, label: values.choice(entry, label, kind)
     if kind in values.READERS:
@@ -125,7 +123,6 @@ class Said:
         self.sources: dict[str, str] = {}
 
     def get(self, key: str) -> Entry | None:
-        """The entry of a key, or None."""
         entry = self.entries.get(key)
         self.sources[key] = entry[1] if entry else "default"
         return entry
@@ -293,7 +290,6 @@ def _slots(said: Said, cpu: int, known: Collection[str]) -> dict[str, int]:
 
 
 def unknown_slot(name: str, known: Collection[str]) -> tuple[str, str]:
-    """The message and the hint for an unknown slot name."""
     from slicer.config.property_names import known_names
 
     hint = f"{known_names(name, known)}; [slots] in the configuration names them"

@@ -88,7 +88,6 @@ def _turn_ms(entry: Entry, text: str) -> int:
 
 
 def _syncs(entry: Entry, label: str) -> int:
-    """A number of synchronisations."""
     value = entry[0]
     what = f"a whole number from 0 to {_MOST_SYNCS}"
     if isinstance(value, bool) or not isinstance(value, int):

@@ -59,7 +59,6 @@ def summaries(config: Config) -> tuple[Summary, ...]:
 
 
 def general_settings(config: Config) -> tuple[Setting, ...]:
-    """The settings outside of profiles."""
     found = []
     for path, (kind, _) in build.SETTINGS.items():
         if path == f"slots.{CPU}":

@@ -123,7 +123,6 @@ def controller(name: str) -> str:
 
 
 def property_with(name: str, value: Value, text: str = "") -> Property:
-    """A directive with a known value."""
     kind = _ROW_BY_NAME[name][2]
     signature = "s" if isinstance(kind, tuple) else _KINDS[kind][0]
     return Property(name, _dbus_name(name), signature, value, text)
@@ -166,7 +165,6 @@ def split_assignment(assignment: str, where: str) -> tuple[str, str]:
 
 
 def unknown(name: str, where: str, error: type[SlicerError] = UsageError) -> SlicerError:
-    """The error for a name that is not in the table."""
     from slicer.config.property_names import refusal
 
     message, hint = refusal(name, NAMES)

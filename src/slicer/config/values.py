@@ -184,7 +184,6 @@ def fraction(entry: Entry, label: str) -> float:
 
 
 def choice(entry: Entry, label: str, words: tuple[str, ...]) -> Any:
-    """One of some words."""
     for word in words:
         if entry[0] == word:
             return word

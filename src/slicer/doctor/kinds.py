@@ -21,5 +21,4 @@ def kinds() -> dict[str, FindingKind]:
 
 
 def finding(id: str, what: str, *mend: str) -> Finding:
-    """A finding of the kind with this id."""
     return Finding(kinds()[id], what, mend)

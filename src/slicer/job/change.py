@@ -35,8 +35,6 @@ _MAX_DROP_INS = 64
 
 @record
 class RunningProperty:
-    """One property of a running job."""
-
     name: str
     value: str  # as a user would write it; "" if unset
     source: Source

@@ -30,7 +30,6 @@ class Sampler:
         return max(0.0, self._recorder.due_s - time.monotonic())
 
     def take(self) -> None:
-        """Take a sample if it is due."""
         if not self.left_s():
             self._recorder.add(self._read(), time.monotonic())
 

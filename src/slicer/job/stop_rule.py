@@ -44,7 +44,6 @@ class StopRule:
 
 
 def rule_of(profile: Profile) -> StopRule:
-    """The rule that a profile sets."""
     said: dict[str, Any] = {name: each.value for name, each in profile.properties.items()}
     mode, signo = said.get("KillMode", ""), said.get("KillSignal", signal.SIGTERM)
     total_s = stop_timeout_s(profile)

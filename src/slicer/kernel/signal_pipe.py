@@ -31,7 +31,6 @@ class SignalPipe:
         return found
 
     def close(self) -> None:
-        """Restore the handlers."""
         signal.set_wakeup_fd(self._fd_before)
         for signo, handler in self._before.items():
             signal.signal(signo, handler)

@@ -43,8 +43,6 @@ _KINDS = frozenset({*_OPENING, *_CLOSING, "resume", "set", *_ENDING})
 
 @record
 class ControlAct:
-    """One line of the log."""
-
     at_s: float  # CLOCK_BOOTTIME, the ledger's clock
     kind: Kind
     uid: int  # of the process that acted
@@ -93,7 +91,6 @@ def note(ledger: Ledger, job: str, kind: Kind, text: str = "") -> None:
 
 
 def encode(act: ControlAct) -> bytes:
-    """The act as a line."""
     text = act.text[:_LONGEST_TEXT].replace("\\", "\\\\").replace("\n", "\\n")
     return f"{act.at_s:.6f} {act.kind} {act.uid} {text}\n".encode("utf-8", "surrogateescape")
 

@@ -95,7 +95,6 @@ class HeldLease:
 
     @property
     def directory(self) -> StateDir:
-        """The ledger's directory."""
         return self._files.directory
 
     def do_postponed(self) -> None:

@@ -69,7 +69,6 @@ def job_of(name: str) -> str:
 
 
 def wants_gpus(name: str) -> bool:
-    """Whether a ticket of that name wants GPUs."""
     return not name.endswith("-0x")
 
 

@@ -64,7 +64,6 @@ class LedgerWatch:
         self.close()
 
     def close(self) -> None:
-        """Stop watching."""
         self._drop_pidfds()
         self._inotify.close()
 

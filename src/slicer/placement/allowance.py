@@ -34,7 +34,5 @@ if TYPE_CHECKING:
             """Why a request over a cap waits, with the leases that count; None: it is within all caps."""
 
     class Allowance(Protocol):
-        """The caps of all users."""
-
         def balance(self, leases: Iterable[Lease], devices: tuple[Device, ...] | None) -> Balance:
             """The rest of the caps beside these leases."""

@@ -157,8 +157,6 @@ STATE_DEFAULTS: dict[str, Any] = {
 
 @record
 class Row:
-    """One job on the board."""
-
     no: int
     name: str  # "" if the line has none
     command: str
@@ -181,8 +179,6 @@ class Row:
 
 @record
 class GpuRow:
-    """One GPU on the board."""
-
     index: int
     name: str
     total_mib: int

@@ -115,7 +115,6 @@ def _memory_use(name: str, profile: str, held: list[_Held]) -> MemoryUse:
 
 
 def waits(jobs: Sequence[Job], of: Callable[[Job], str]) -> list[Waiting]:
-    """The waiting times of jobs, grouped by ``of``."""
     found: dict[str, list[float]] = {}
     for job in jobs:
         if job.waited_s is not None:

@@ -18,7 +18,6 @@ def summary(report: Report) -> list[str]:
 
 
 def hours(seconds: float) -> str:
-    """A sum of hours as a number."""
     value = seconds / _HOUR_S
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.2f}"
 

@@ -73,7 +73,6 @@ def rounded(kind: ProbeKind, value: float) -> tuple[str, float]:
 
 
 def _duration(value: float) -> int:
-    """The rounded duration, in microseconds."""
     for step in _STEPS_S:
         if value >= step * _FINENESS:
             return math.floor(value / step) * step * 1_000_000

@@ -94,7 +94,6 @@ def due_s(life: Life, bounds: LifeTimings) -> float | None:
 
 
 def _happened(life: Life, event: Event, now_s: float) -> tuple[Life, tuple[Action, ...]]:
-    """The direct effect of the event."""
     match event:
         case "came" if life.state == "ready":
             return replace(life, running=life.running + 1), ("admit",)

@@ -41,8 +41,6 @@ _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: the peer sees the close as an err
 
 
 class Front:
-    """All servers at one address."""
-
     def __init__(self, servers: Sequence[ServerHandle], report: Callable[[str], None]) -> None:
         """``report`` gets messages that only slicer's own user can act on. Use it within one event loop."""
         self._settings = [each.settings for each in servers]

@@ -182,7 +182,6 @@ async def until_ready(settings: Server, form: Form, upstream: Upstream) -> None:
 
 
 def job_names(settings: Server) -> tuple[str, str]:
-    """The names of its jobs: with the GPU, and without."""
     return f"serve:{settings.name}", f"serve:{settings.name}-free"
 
 

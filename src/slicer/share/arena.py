@@ -60,8 +60,6 @@ class Turn:
 
 @record
 class ArenaJob:
-    """A row of a job."""
-
     job: str
     priority: int
     doing: Doing

@@ -73,7 +73,6 @@ def _turn(turn: Turn) -> str:
 
 
 def trouble(word: str) -> str:
-    """The meaning of a trouble in the outcome."""
     return _TROUBLES.get(word, word)
 
 
@@ -82,7 +81,6 @@ def _troubles(words: tuple[str, ...]) -> list[str]:
 
 
 def details(sharing: Sharing) -> list[tuple[str, str]]:
-    """All facts, as rows."""
     mode = f" ({sharing.mode})" if sharing.wants != "cap" else ""
     rows = [("sharing", f"{_WANTS[sharing.wants]}{mode}, {_processes(sharing)}")]
     if sharing.wants != "cap":

@@ -144,7 +144,6 @@ def charges(data: bytes, row: int, count: int) -> tuple[int, ...]:
 
 
 def number(value: int) -> bytes:
-    """A 64-bit number as in the file."""
     return struct.pack("@Q", _bounded(value))
 
 

@@ -33,7 +33,6 @@ class Elf:
 
     @property
     def architecture(self) -> str:
-        """The architecture, such as "x86-64"."""
         return _MACHINES.get(self.machine, f"machine {self.machine}")
 
 

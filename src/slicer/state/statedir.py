@@ -41,8 +41,6 @@ _FOR_ALL = stat.S_ISVTX | stat.S_IWOTH
 
 @record
 class StateDir:
-    """An open state directory."""
-
     notes: tuple[str, ...]  # for its user
     base: Directory
     leases: Directory

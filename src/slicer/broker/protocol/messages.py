@@ -266,8 +266,6 @@ class Previewed:
 
 @record
 class GpuNow:
-    """The present state of one GPU."""
-
     index: int
     uuid: str
     name: str

@@ -49,7 +49,6 @@ class Account:
         self.held: list[CallerConnection | socket.socket] = []  # until their user may use CPU time again
 
     def pay(self, part: float) -> float:
-        """The present debt."""
         now_s = time.monotonic()
         self.debt_s = max(0.0, self.debt_s - (now_s - self.paid_s) * part)
         self.paid_s = now_s

@@ -363,7 +363,6 @@ class Queueing:
 
 
 def _words(lease: Lease) -> str:
-    """The holdings of a lease, for the log."""
     gpus = ", ".join(map(str, lease.gpu_indices or lease.gpus))
     size = f"{lease.vram_mib} MiB of " if gpus and lease.vram_mib is not None else ""
     found = [f"{size}GPU {gpus}"] if gpus else []

@@ -21,8 +21,6 @@ _PANELS = {"?": "help", "m": "more"}
 
 @record
 class Content:
-    """The data of one moment."""
-
     status: LedgerStatus
     more: tuple[Section, ...]  # queues, servers, slots, users
     notes: tuple[str, ...]  # warnings

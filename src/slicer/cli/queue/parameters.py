@@ -32,7 +32,6 @@ def tolerance(about: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def mib(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
-    """A size with its unit, in MiB."""
     return None if value is None else meant(parse_mib, value, param.opts[0])
 
 

@@ -63,8 +63,6 @@ class JobsFileError(UsageError):
 
 
 class FileLine(NamedTuple):
-    """One job's line in the file."""
-
     number: int
     column: int  # of the first character that is not a blank
     start: int  # the offset of that character in the text

@@ -101,7 +101,6 @@ class Pending:
         return kind_of(entry, self._states.get(entry.key))._replace(octave=self._octave_of(entry))
 
     def kind(self, key: str) -> Kind:
-        """The kind of a pending job."""
         return self._kinds.get(key) or self._kind_now(self.entries[key])
 
     def regroup(self, octave_of: Callable[[Entry], int | None]) -> None:

@@ -37,8 +37,6 @@ _ODD = (errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENXIO, errno.EISDIR)
 
 @record
 class AttemptFile:
-    """The contents of an attempt file."""
-
     is_alive: bool  # whether its keeper lives
     keeper: int  # its pid; 0 unknown
     keeper_start: int  # field 22 of /proc/PID/stat
@@ -174,7 +172,6 @@ def _contents(fd: int) -> bytes:
 
 
 def _whole(data: bytes) -> bytes:
-    """The complete lines."""
     return data[: data.rfind(b"\n") + 1]
 
 

@@ -122,8 +122,6 @@ class Run:
 
 
 class Forks:
-    """Starts the runs."""
-
     def __init__(self, ledger: Ledger, mask: frozenset[int]) -> None:
         """``mask``: the signal mask for commands."""
         self._ledger = ledger

@@ -35,8 +35,6 @@ class Node(NamedTuple):
 
 
 class SlurmTask(NamedTuple):
-    """One task of an array, as Slurm knows it."""
-
     array: str  # the array's own number in Slurm
     position: int  # in the array
     state: str
