@@ -13,7 +13,7 @@ import click
 
 from slicer.cli import say
 from slicer.cli.queue import parameters
-from slicer.errors import UsageError
+from slicer.errors import StateError, UsageError
 from slicer.job.stop import DEADLINE_S, StillThere, signal_process
 from slicer.kernel.sleep import until_readable
 from slicer.outcome import queue_files
@@ -46,9 +46,11 @@ def command(file: str, log_dir: str | None, finish: bool) -> None:
     Lines that did not begin, and jobs that ran and were ended, run when the queue is started again. A
     detached queue that a reboot has ended is not resumed.
     """
-    if _is_left(file, log_dir):
-        return
-    with _running(file, log_dir) as asked:
+    with client.queues(os.environ) as found:
+        asked = client.of_file(found, file, log_dir)
+        if asked is None:
+            _forget(file, log_dir)
+            return
         running = tell_to_leave(asked, finish=finish)
         if finish:
             print(f"{quote(file)} starts nothing new; {counted(len(running), 'job')} may finish")
@@ -91,18 +93,20 @@ def resume_command(file: str, log_dir: str | None) -> None:
     _set_paused(file, log_dir, is_paused=False)
 
 
-def _is_left(file: str, log_dir: str | None) -> bool:
-    """Whether the file's detached queues, which a reboot has ended, were forgotten; if no queue runs it."""
-    with client.queues(os.environ) as found:
-        if client.of_file(found, file, log_dir) is not None:
-            return False
+def _forget(file: str, log_dir: str | None) -> None:
+    """Forget the file's detached queues, which a reboot has ended. Raises UsageError if there are none."""
     queues = queue_files.known(os.environ, say.line)
     ours = [each.log_dir for each in queues if each.jobs_file == os.path.abspath(file)]
     chosen = [each for each in ours if log_dir is None or each == os.path.realpath(log_dir)]
     for each in chosen:
         queue_files.forget(os.environ, each)
         print(f"{quote(file)} does not run; its queue in {quote(each)} will not be resumed after a boot")
-    return bool(chosen)
+    if not chosen:
+        raise _not_running(file)
+
+
+def _not_running(file: str) -> UsageError:
+    return UsageError(f"no queue runs {quote(file)}", hint="slicer queue lists your queues")
 
 
 def _set_paused(file: str, log_dir: str | None, *, is_paused: bool) -> None:
@@ -123,7 +127,7 @@ def _running(file: str, log_dir: str | None) -> Iterator[Asked]:
     with client.queues(os.environ) as found:
         asked = client.of_file(found, file, log_dir)
         if asked is None:
-            raise UsageError(f"no queue runs {quote(file)}", hint="slicer queue lists your queues")
+            raise _not_running(file)
         yield asked
 
 
@@ -133,7 +137,12 @@ def tell_to_leave(asked: Asked, *, finish: bool = False) -> list[str]:
         for signo in (signal.SIGTERM, signal.SIGCONT):
             signal_process(asked.pid, None, os.geteuid(), signo)
         return []
-    return list(map(str, asked.ask("leave", finish=finish)["jobs"]))
+    try:
+        return list(map(str, asked.ask("leave", finish=finish)["jobs"]))
+    except StateError:
+        if asked.receive() != b"":
+            raise
+        return []  # it has just ended
 
 
 def end_of(asked: Asked) -> Done:

@@ -17,7 +17,16 @@ from slicer.errors import StateError, UsageError
 from slicer.kernel import proc
 from slicer.kernel.peer import credentials
 from slicer.kernel.sleep import until_readable
-from slicer.queue.control.messages import LONGEST, PREFIX, QueuedLine, RunningQueue, decode, encode, read
+from slicer.queue.control.messages import (
+    LONGEST,
+    PREFIX,
+    WHICH,
+    QueuedLine,
+    RunningQueue,
+    decode,
+    encode,
+    read,
+)
 from slicer.state.directory import Directory, open_trusted
 from slicer.state.statedir import where
 
@@ -146,7 +155,7 @@ def _connected(*directories: Directory) -> Iterator[list[Asked]]:
 
 def _introduce(found: list[Asked]) -> None:
     """Ask each queue for its description."""
-    for each, answer in zip(found, _answers(found, "standing", _LOOK_S), strict=True):
+    for each, answer in zip(found, _answers(found, WHICH, _LOOK_S), strict=True):
         with suppress(*_WRONG):  # it does not answer, or it is of another version
             each.queue = read(RunningQueue, answer)
 

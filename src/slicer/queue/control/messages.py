@@ -22,6 +22,7 @@ _T = TypeVar("_T")
 
 VERSION = 1
 PREFIX = "queue-"  # of the names of the sockets
+WHICH = "standing"  # the question that a queue answers with its RunningQueue
 LONGEST = 128 << 10  # bytes of a packet: the kernel's default takes one of them, and a little more
 _TEXT_MOST = 300  # characters of a text in a packet
 _CANCELLED = RequestCancelled.exit_code  # of a line that never began

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any
 
-from slicer.queue.control.messages import LONGEST, PREFIX, board_packet, decode, encode, short
+from slicer.queue.control.messages import LONGEST, PREFIX, WHICH, board_packet, decode, encode, short
 from slicer.queue.events import Renderer
 from slicer.queue.model import Board, Event
 from slicer.queue.show import event_text
@@ -106,7 +106,15 @@ class ControlSocket(Renderer):
         self._late.clear()
 
     def close(self, summary: Event | None) -> None:
-        """Tell the watching clients how the queue ended; close and remove the socket. Raises OSError."""
+        """Tell the watching clients how the queue ended; close and remove the socket. Raises OSError.
+
+        Who has asked which queue this is learns it, in order to hear that it has ended. Nothing else is done.
+        """
+        self._answers = {ask: found for ask, found in self._answers.items() if ask == WHICH}
+        while self._accept():
+            pass
+        for client in [*self._clients.values()]:
+            self._hear(client)
         if summary is not None:
             *others, total = event_text.summary_lines(summary)[-_SUMMED:]
             summed = [*([short(line), "info"] for line in others), [total, event_text.level(summary)]]

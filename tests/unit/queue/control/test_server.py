@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from slicer.queue.control import server as control
-from slicer.queue.control.messages import decode, encode
+from slicer.queue.control.messages import WHICH, decode, encode
 from slicer.queue.control.server import ControlSocket
 from slicer.queue.model import Event
 from slicer.state.directory import Directory, open_trusted
@@ -91,6 +91,25 @@ def test_an_act_is_answered_only_when_the_journal_has_it(
     assert [answer["n"] for answer in caller.received()] == [2]
     server.answer()
     assert caller.received() == []
+
+
+# U23: whoever stops a queue that has just ended is told that it is stopped
+def test_who_asks_at_the_very_end_learns_which_queue_has_ended(
+    directory: Directory, call: Callable[[], Caller]
+) -> None:
+    done = []
+    answers = {WHICH: lambda _: {"file": "a"}, "leave": lambda asked: done.append(asked) or {}}
+    server = ControlSocket(directory, answers, ("leave",))
+    known = call()
+    server.take(server.descriptors())
+    late = call()
+    for caller in (known, late):
+        caller.send(ask=WHICH)
+    known.send(ask="leave")
+    server.close(None)
+    assert [answer.get("file", answer.get("error")) for answer in known.received()][:1] == ["a"]
+    assert late.received() == [{"v": 1, "file": "a"}, {}]
+    assert done == []
 
 
 # U1: a question about the future has its answer later, the last one of each caller
