@@ -22,11 +22,11 @@ def made() -> str:
     """The part of the page that is made."""
     parts = [BEGIN]
     for area in AREAS:
-        parts.append(f"\n## {TITLES[area]}\n")
+        parts.append(f"\n## {TITLES[area]}\n\n")
         for kind in kinds().values():
             if kind.area == area:
-                parts.append(f"\n### {kind.id}\n\n**{kind.severity}**: {kind.title}\n\n{kind.why}\n")
-                parts.append(f"\n*What helps:* {kind.cure}\n")
+                told = f"**{kind.id}** ({kind.severity}): {kind.title}. {kind.why}"
+                parts.append(f"- {told} *Cure:* {kind.cure}\n")
     return "".join(parts)
 
 
