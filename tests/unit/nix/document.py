@@ -14,25 +14,8 @@ END = "<!-- end of the options -->\n"
 
 Option = Mapping[str, Any]
 
-# Where a table of options begins, by their prefix; "" is what is left.
-_SECTIONS = {
-    "": "programs.slicer",
-    "broker.policy.": "programs.slicer.broker.policy",
-    "broker.policy.users.<name>.": "programs.slicer.broker.policy.users.<name>, groups.<name> and default",
-    "broker.policy.groups.<name>.": "programs.slicer.broker.policy.groups.<name>",
-    "settings.": "programs.slicer.settings",
-    "settings.profiles.<name>.": "programs.slicer.settings.profiles.<name>",
-    "settings.slices.gpu.": "programs.slicer.settings.slices.<name>",
-    "settings.serve.<name>.": "programs.slicer.settings.serve.<name>",
-    "settings.routes.<name>.": "programs.slicer.settings.routes.<name>",
-    "settings.routes.<name>.gpu.": "programs.slicer.settings.routes.<name>.gpu, and .cpu",
-    "settings.routes.<name>.to.<name>.": "programs.slicer.settings.routes.<name>.to.<name>",
-}
-_TWICE = (  # as those of gpu, and of users
-    "settings.slices.cpu.", "settings.routes.<name>.cpu.", "broker.policy.groups.<name>.",
-    "broker.policy.default.",
-)  # fmt: skip
-_ONCE = "broker.policy.groups.<name>.together"  # but this
+# The keys of the two files: slicer.toml(5) and slicer-policy.toml(5) have them.
+_IN_MANUALS = ("settings.", "broker.policy.")
 
 
 def current(text: str, options: Iterable[Option]) -> str:
@@ -45,32 +28,21 @@ def current(text: str, options: Iterable[Option]) -> str:
 
 
 def rendered(options: Iterable[Option]) -> str:
-    """All options, a table for each group of them."""
-    by_section: dict[str, list[Option]] = {section: [] for section in _SECTIONS}
-    for option in options:
-        name = _name(option)
-        if name.startswith(_ONCE) or not name.startswith(_TWICE):
-            by_section[max((each for each in _SECTIONS if name.startswith(each)), key=len)].append(option)
-    parts = []
-    for section, found in by_section.items():
-        # Those of the configuration file have no default here: without them slicer's own holds.
-        column = "example" if section else "default"
-        parts += [f"### `{_SECTIONS[section]}`", "", f"| option | takes | {column} | |", "|---|---|---|---|"]
-        parts += [_row(_name(option).removeprefix(section), option, column) for option in found]
-        parts.append("")
-    return "\n" + "\n".join(parts)
+    """The module's own options, as a table."""
+    own = [option for option in options if not _name(option).startswith(_IN_MANUALS)]
+    rows = ["| option | takes | default | |", "|---|---|---|---|", *map(_row, own)]
+    return "\n" + "\n".join(rows) + "\n"
 
 
 def _name(option: Option) -> str:
-    return str(option["name"]).removeprefix("programs.slicer.").replace('"', "")
+    return str(option["name"]).removeprefix("programs.slicer.")
 
 
-def _row(name: str, option: Option, column: str) -> str:
-    takes = str(option["type"]).removeprefix("null or ").removeprefix("(").removesuffix(")")
-    shown = _line(option[column] or "")
-    if "submodule" in takes:  # a table of the file
-        takes, shown = "options, see below", ""
-    cells = (f"`{name}`", takes, f"`{shown}`" if shown else "", _prose(option["description"]))
+def _row(option: Option) -> str:
+    takes, default = str(option["type"]), _line(option["default"] or "")
+    if "submodule" in takes:  # a table of a file
+        takes, default = "the keys of that file", ""
+    cells = (f"`{_name(option)}`", takes, f"`{default}`" if default else "", _prose(option["description"]))
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
