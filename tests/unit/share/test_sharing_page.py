@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from slicer.model import Sharing
 from slicer.share import layout, summary
 
 ROOT = Path(__file__).parents[3]
@@ -18,11 +17,6 @@ TROUBLES = (*layout.TROUBLES.values(), summary.NOT_PRELOADED, summary.NO_FILE, "
 @pytest.mark.parametrize("word", TROUBLES)
 def test_every_trouble_has_its_row(word: str) -> None:  # D5
     assert f"\n| `{word}` |" in PAGE
-
-
-@pytest.mark.parametrize("name", [name for name in Sharing.__annotations__ if name not in ("wants", "mode")])
-def test_every_figure_is_explained(name: str) -> None:  # D2
-    assert f"`{name}`" in PAGE
 
 
 def test_what_the_library_says_is_as_the_page_quotes_it() -> None:  # D5
