@@ -227,8 +227,3 @@ def test_the_queue_example_ends_as_printed(cli: Cli) -> None:
     ):
         assert said in out
     assert "4 ok" in out
-
-
-def test_readme_and_the_brokers_page_set_up_the_same_server() -> None:
-    script = block("broker.md", "sh")
-    assert textwrap.indent(script, "    ") in section("I run the lab's server")
