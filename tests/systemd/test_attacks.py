@@ -1,4 +1,4 @@
-"""What an account on the machine is good for against jobs of others: the list in docs/security.md."""
+"""What an account on the machine is good for against jobs of others: the list in docs/dev/attacks.md."""
 
 from __future__ import annotations
 

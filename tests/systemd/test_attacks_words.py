@@ -1,4 +1,4 @@
-"""Forged files and hostile words, and what they are good for: the list in docs/security.md."""
+"""Forged files and hostile words, and what they are good for: the list in docs/dev/attacks.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an account is good for against the broker and other users' jobs: the list B in docs/security.md."""
+"""What an account is good for against the broker and other users' jobs: the list B in docs/dev/attacks.md."""
 
 from __future__ import annotations
 

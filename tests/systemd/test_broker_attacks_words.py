@@ -1,4 +1,4 @@
-"""Slicer's own commands, with a broker, against what other users write: the list C in docs/security.md."""
+"""Slicer's own commands, with a broker, against what other users write: the list C in docs/dev/attacks.md."""
 
 from __future__ import annotations
 
