@@ -1,4 +1,4 @@
-"""Commands and options of other programs, and what slicer has for them. docs/coming-from.md shows it, too."""
+"""Commands and options of other programs, and what slicer has for them."""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ import click
 import pytest
 
 from slicer.cli import elsewhere
-from tests.unit.cli import elsewhere_page
 from tools.manpages.tree import all_commands
 
 SRC = Path(__file__).parents[3] / "src/slicer"
@@ -84,11 +83,6 @@ def test_a_column_of_a_table_has_its_word() -> None:
     )
     assert len(printed) > 60
     assert (printed - known, known - printed, printed & second) == (set(), set(), set())
-
-
-def test_what_other_programs_call_it_is_in_the_document() -> None:
-    text = elsewhere_page.PATH.read_text(encoding="utf-8")
-    assert text == elsewhere_page.current(text), "`python -m tests.unit.cli.elsewhere_page` writes it anew"
 
 
 def test_another_programs_word_is_not_one_of_slicers() -> None:
