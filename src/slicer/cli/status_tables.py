@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _WIDE, _WIDEST = 120, 180  # columns from which more is shown
 _NAME = 12  # the least columns of a name: the number of rows stands above
+_MEMORY = len("20.0G of 24G")  # at least: the number of GPUs stands above, too
 _ID = 8  # characters of a job's id, where there is little room
 _TITLES = {"gpu": "GPUs", "job": "JOBS", "waiting": "WAITING"}
 
@@ -164,7 +165,7 @@ def _gpu_cells(state: GpuState, frame: Frame) -> tuple[str, ...]:
         drawn = columns.bar(cells, device.total_mib, device.used_mib, state.reserved_mib, frame.mark)
     return (
         str(state.gpu.index), f"{drawn}  {name}" if is_wide and not frame.is_whole else drawn,
-        used if size == "-" else f"{used} of {size}",
+        (used if size == "-" else f"{used} of {size}").rjust(_MEMORY),
         format_mib(state.reserved_mib if device else None), format_mib(state.free_mib),
         "-" if load.utilisation is None else f"{load.utilisation}%",
         "-" if load.temperature_c is None else f"{load.temperature_c}C",

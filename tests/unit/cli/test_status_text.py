@@ -83,6 +83,13 @@ def test_the_text_in_80_columns(status: LedgerStatus, expected: str) -> None:  #
     assert max(len(row) for row in shown.splitlines() if not row.startswith("  held")) <= 80
 
 
+def test_the_heads_stand_apart_from_the_number_of_gpus() -> None:  # B3
+    small = tuple(replace(gpu, memory_mib=24 << 10) for gpu in GPUS)
+    shown = text(made((), (), snapshot(gpus=small), small))
+    assert "\nGPUs: 3 of 3 free    VRAM  RESERVED " in shown
+    assert "\n0  [......]      0 of 24G " in shown
+
+
 def test_a_terminal_gets_columns_that_fit_it(monkeypatch: pytest.MonkeyPatch) -> None:
     long = replace(
         TRAIN,
@@ -226,7 +233,7 @@ def test_how_busy_warm_and_hungry_a_gpu_is_in_use() -> None:  # W7
 def test_gpus_that_cannot_be_looked_at_are_listed_all_the_same() -> None:
     status = made((TRAIN,), (EVAL,), None)
     shown = text(status)
-    assert "\n1    - of 79.6G         -     -     -     -      -  H100 80GB HBM3\n" in shown
+    assert "\n1      - of 79.6G         -     -     -     -      -  H100 80GB HBM3\n" in shown
     assert "the GPUs cannot be examined" in shown
     gpu = status_json(status)["gpus"]["all"][0]
     assert (gpu["used_mib"], gpu["reserved_mib"], gpu["free_mib"], gpu["idle"]) == (None,) * 4
