@@ -159,7 +159,7 @@ def test_a_job_that_follows_a_line_hears_how_it_ended(queues: QueueBox) -> None:
     queues.started("b")
     queue.kill()
     queues.let("b")
-    assert "b, which it follows, failed (exit 4)" in said(follows, 75)
+    assert "b, which it follows, did not end well (exit 4)" in said(follows, 75)
     assert "next" not in queues.starts()
 
 

@@ -52,7 +52,8 @@ def _judge(ended: Ended, condition: str) -> None:
     how = f"exit {ended.exit_code}" if not ended.why else ended.why
     name = ended.known.name or ended.known.job
     if condition == "ok":
-        message, hint = f"{name}, which it follows, failed ({how})", f"--after {name}:any does not mind"
+        message = f"{name}, which it follows, did not end well ({how})"
+        hint = f"--after {name}:any does not mind"
     else:
         message, hint = f"{name} did not fail, which it was to follow", ""
     raise InVain(f"will not run: {message}", hint=hint)
