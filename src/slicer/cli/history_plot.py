@@ -23,7 +23,13 @@ _ROWS = 3  # of each chart
 _LEVELS = " ▁▂▃▄▅▆▇█"
 _MIB = 1 << 20
 _INCHES = (9.0, 1.5)  # of one chart
+_MARKS_UP, _MARKS_ACROSS = 4, 8
 _WORTH_SHOWING = 0.01  # of the time that a job was stalled
+# Round distances between the marks of an axis.
+_DECIMALS = tuple(digit * 10.0**power for power in range(-3, 6) for digit in (1, 2, 5))
+_SIZES_MIB = tuple(2.0**power for power in range(-20, 30))
+_TIMES_S = (*(unit * each for unit in (1, 60) for each in (1, 2, 5, 10, 15, 30)),
+            *(3600 * hours for hours in (1, 2, 4, 6, 12, 24, 48, 7 * 24, 28 * 24)))  # fmt: skip
 
 
 @record
@@ -36,6 +42,7 @@ class Chart:
     text: Callable[[float], str]  # a value for people
     note: str = ""
     joins: Callable[[Sequence[float]], float] = max  # the values of one column
+    steps: Sequence[float] = _DECIMALS
 
 
 def charts(series: Series, gpus: Sequence[str], most_mib: int | None) -> list[Chart]:
@@ -44,13 +51,14 @@ def charts(series: Series, gpus: Sequence[str], most_mib: int | None) -> list[Ch
     for name, gpu in zip(gpus, series.gpus, strict=True):
         peak = _most(gpu.mib)
         most, note = max(peak, float(most_mib or 0)), f"peak {_size(peak)}"
-        found.append(Chart(f"{name} memory", gpu.mib, most, _size, note))
+        found.append(Chart(f"{name} memory", gpu.mib, most, _size, note, steps=_SIZES_MIB))
         found.append(Chart(f"{name} busy", gpu.busy, 100.0, lambda value: f"{value:.0f}%", joins=_mean))
     most = _most(series.cpu)
     found.append(Chart("CPUs in use", series.cpu, most, lambda value: f"{value:.1f}", joins=_mean))
-    found.append(Chart("memory", series.memory_mib, _most(series.memory_mib), _size))
+    found.append(Chart("memory", series.memory_mib, _most(series.memory_mib), _size, steps=_SIZES_MIB))
     for name, values in (("read", series.read_mib), ("written", series.written_mib)):
-        found.append(Chart(name, values, _most(values), lambda value: f"{_size(value)}/s", joins=_mean))
+        most, per_s = _most(values), lambda value: f"{_size(value)}/s"
+        found.append(Chart(name, values, most, per_s, joins=_mean, steps=_SIZES_MIB))
     stalls = (("CPU", series.stalled_cpu), ("memory", series.stalled_memory), ("IO", series.stalled_io))
     for name, values in stalls:
         if _most(values) >= _WORTH_SHOWING:
@@ -122,32 +130,28 @@ def _figure(title: str, series: Series, shown: Sequence[Chart]) -> Figure:
     size = (_INCHES[0], 1.0 + _INCHES[1] * len(shown))
     figure = drawing.load()(figsize=size, layout="constrained")
     figure.suptitle(visible(title), parse_math=False)
-    length = series.step_s * len(series.cpu)
-    unit, letter = next(((unit, name) for unit, name in _UNITS if length >= unit), _UNITS[-1])
-    times = [number * series.step_s / unit for number in range(len(series.cpu) + 1)]
-    above = None
-    for number, chart in enumerate(shown):
-        axes = figure.add_subplot(len(shown), 1, number + 1, sharex=above)
-        above = above or axes
+    times = [number * series.step_s for number in range(len(series.cpu) + 1)]
+    panels = figure.subplots(len(shown), sharex=True, squeeze=False)[:, 0]
+    for axes, chart in zip(panels, shown, strict=True):
         values = [float("nan") if value is None else value for value in chart.values]
         axes.stairs(values, times, fill=True, alpha=0.35, color="#4878a8")
         axes.stairs(values, times, color="#203040", linewidth=0.8)
         axes.set_ylim(0, chart.most * 1.05)
-        axes.yaxis.set_major_formatter(_formatter(chart.text))
+        marks = _marks(chart.most, chart.steps, _MARKS_UP)
+        axes.set_yticks(marks, [chart.text(mark) for mark in marks])
         axes.set_title(", ".join(filter(None, (chart.name, chart.note))), loc="left", fontsize="medium")
         axes.grid(alpha=0.25)
-        axes.tick_params(labelbottom=number == len(shown) - 1)
-    if above is not None:
-        began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(series.started_at))
-        above.set_xlabel(f"time since {began} ({letter})")
+    marks = _marks(times[-1], _TIMES_S, _MARKS_ACROSS)
+    panels[-1].set_xticks(marks, [format_duration(mark) for mark in marks])
+    began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(series.started_at))
+    panels[-1].set_xlabel(f"time since {began}")
     return figure
 
 
-def _formatter(text: Callable[[float], str]) -> Callable[[float, object], str]:
-    return lambda value, _: text(value)
-
-
-_UNITS = ((86400.0, "d"), (7200.0, "h"), (120.0, "min"), (1.0, "s"))
+def _marks(most: float, steps: Sequence[float], count: int) -> list[float]:
+    """From 0 to ``most``, in the first of the steps of which about ``count`` are enough."""
+    step = next((each for each in steps if each * count >= most), steps[-1])
+    return [step * number for number in range(int(most / step) + 1)]
 
 
 @record

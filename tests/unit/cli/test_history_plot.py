@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,18 @@ def test_a_file_is_written_whole(tmp_path: Path) -> None:
         history_plot.show(Plotted("tr$ain", SERIES, ("GPU 3",), None), str(tmp_path / name))
         assert (tmp_path / name).read_bytes().startswith(start)
     assert sorted(os.listdir(tmp_path)) == ["a.PNG", "a.svg"]
+
+
+def test_the_marks_of_its_axes_are_round(tmp_path: Path) -> None:  # X8
+    pytest.importorskip("matplotlib")
+    history_plot.show(Plotted("train", SERIES, ("GPU 3",), None), str(tmp_path / "a.svg"))
+    told = re.findall("<!-- (.*) -->", (tmp_path / "a.svg").read_text())
+    times = ["0s", "30s", "1m", "1m30s", "2m", "2m30s", "3m"]
+    sizes, parts = ["0B", "4.0G", "8.0G"], ["0%", "50%", "100%"]
+    assert [each for each in told if each[0].isdigit()] == [
+        *sizes, *parts, "0.0", "50.0", "100.0", *times, *parts,
+    ]  # fmt: skip
+    assert sum(each.startswith("time since ") for each in told) == 1
 
 
 def test_what_cannot_be_drawn_is_said() -> None:
