@@ -12,10 +12,12 @@ from slicer.text import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
 GAP = "  "
 _LEAST = 8  # columns of a command
+_ZEROS = str.maketrans("123456789", "0" * 9)
+_SCRAPS = 10  # columns, below which parts of several words tell nothing
 
 # Styles.
 HEADING = "bold"
@@ -174,9 +176,8 @@ def table(
     made = columns(heads) if isinstance(heads, str) else heads
     shown = [[visible(cell) for cell in row] for row in cells]
     if width is not None:
-        shown = [
-            [clip(cell, column.cap, glyphs) for cell, column in zip(row, made, strict=True)] for row in shown
-        ]
+        cut = (told_apart([row[i] for row in shown], column.cap, glyphs) for i, column in enumerate(made))
+        shown = [list(row) for row in zip(*cut, strict=True)]
         if least:
             made, shown = _spared(made, shown, least, width, glyphs)
     align = "".join("r" if column.right else "l" for column in made)
@@ -187,47 +188,50 @@ def table(
 def _spared(
     columns: Sequence[Column], cells: list[list[str]], least: int, width: int, glyphs: Glyphs
 ) -> tuple[Sequence[Column], list[list[str]]]:
-    """The columns for which there is room, and their cells, with shortened commands."""
+    """The columns for which there is room, and their cells, with shortened commands.
+
+    Without room for whole commands, columns that say nothing go first.
+    """
     shown = [[column.title for column in columns], *cells]
     wide = [max(cell_count(row[i]) for row in shown) + len(GAP) for i in range(len(columns))]
     kept = list(range(len(columns)))
-    for place in sorted(filter(lambda i: columns[i].spare, kept), key=lambda i: -columns[i].spare):
-        if width - sum(wide[i] for i in kept[:-1]) >= least:
-            break
-        kept.remove(place)
+    empty = [i for i in kept if all(row[i] == "-" for row in cells)]
+    spare = sorted((i for i in kept if columns[i].spare), key=lambda i: (i not in empty, -columns[i].spare))
+    for place in spare:
+        room = width - sum(wide[i] for i in kept[:-1])
+        if room < (max(least, wide[-1] - len(GAP)) if place in empty else least):
+            kept.remove(place)
     room = max(_LEAST, width - sum(wide[i] for i in kept[:-1]))
     commands = told_apart([row[-1] for row in cells], room, glyphs)
     left = [[*(row[i] for i in kept[:-1]), command] for row, command in zip(cells, commands, strict=True)]
     return [columns[i] for i in kept], left
 
 
-def told_apart(texts: Sequence[str], width: int, glyphs: Glyphs) -> list[str]:
-    """Each text in at most ``width`` columns. A longer one first loses what its neighbours share.
+def told_apart(texts: Sequence[str], width: int | None, glyphs: Glyphs) -> list[str]:
+    """Each text in at most ``width`` columns: its beginning; of those that begin alike also what differs.
 
     The lines of a sweep differ in a word or two, anywhere.
     """
-    shown = []
-    for number, text in enumerate(texts):
-        if cell_count(text) > width:
-            beside = (*texts[max(0, number - 1) : number], *texts[number + 1 : number + 2])
-            shown.append(_cut(text, _difference(text, beside, width), width, glyphs))
-        else:
-            shown.append(text)
-    return shown
+    if width is None:
+        return list(texts)
+    cuts = {text: clip(text, width, glyphs) for text in texts}
+    # Beginnings with other numbers are alike, too, as "jobs.txt#7: …". If cuts are alike, groups become one.
+    for part, zeros in ((width, _ZEROS), (width // 2, {})):
+        alike: dict[str, list[str]] = {}
+        for text, cut in cuts.items():
+            if text != cut:
+                alike.setdefault(clip(text, part, glyphs).translate(zeros), []).append(text)
+        for some in alike.values():
+            if len({cuts[text].translate(zeros) for text in some}) < len(some):
+                before, after = _same(some)
+                cuts.update((text, _cut(text, before, after, width, glyphs)) for text in some)
+    return [cuts[text] for text in texts]
 
 
-def _difference(text: str, others: Iterable[str], width: int) -> tuple[int, int]:
-    """Where the text differs from the others, from start to end; (0, 0) if nowhere, or if it is too long."""
-    found = []
-    for other in others:
-        start = _common(text, other)
-        same = _common(text[start:][::-1], other[start:][::-1])
-        start = text.rfind(" ", 0, start) + 1  # the whole word
-        end = text.find(" ", len(text) - same)
-        found.append((start, end if end >= 0 else len(text)))
-    fitting = [(start, end) for start, end in found if cell_count(text[start:end]) <= width // 2]
-    start, end = min(fitting, default=(0, 0))[0], max([end for _, end in fitting], default=0)
-    return (start, end) if cell_count(text[start:end]) <= width // 2 else fitting[0]
+def _same(texts: Collection[str]) -> tuple[int, int]:
+    """How many characters all texts have in common at their beginning, and at their end."""
+    backwards = [text[::-1] for text in texts]
+    return _common(min(texts), max(texts)), _common(min(backwards), max(backwards))
 
 
 def _common(one: str, other: str) -> int:
@@ -242,14 +246,28 @@ def _common(one: str, other: str) -> int:
     return low
 
 
-def _cut(text: str, kept: tuple[int, int], width: int, glyphs: Glyphs) -> str:
-    """The text in ``width`` columns: the part ``kept``, and as much as fits around it."""
-    before, middle, after = text[: kept[0]], text[kept[0] : kept[1]], text[kept[1] :]
-    room = width - cell_count(middle)
-    if not middle:
-        return _middle(text, width, glyphs)
-    after_room = max(min(cell_count(after), room // 3), room - cell_count(before))
-    return _middle(before, room - after_room, glyphs) + middle + clip(after, after_room, glyphs)
+def _cut(text: str, before: int, after: int, width: int, glyphs: Glyphs) -> str:
+    """The text in ``width`` columns: its beginning, and what differs between so many characters at its ends.
+
+    That is shown in whole words, behind the word before it (``--lr 0.1``), if half of the width is enough.
+    Where only scraps of several words would fit, the beginning is worth more.
+    """
+    end = max(before, len(text) - after)
+    word = text.rfind(" ", 0, before) + 1
+    option, words_end = text.rfind(" ", 0, max(0, word - 1)) + 1, f"{text} ".index(" ", end)
+    within = words_end if " " in text[before:end] else end
+    for start, stop in ((option, words_end), (word, words_end), (before, within), (before, words_end)):
+        differing, rest = text[start:stop], text[stop:]
+        more = glyphs.ellipsis if rest else ""
+        room = max(width // 2, width - cell_count(text[:start])) - len(more)
+        if cell_count(differing) <= room:
+            more = clip(rest, room - cell_count(differing) + len(more), glyphs)
+            break
+    else:
+        if room < _SCRAPS and " " in differing:
+            return clip(text, width, glyphs)
+    tail = _middle(differing, room, glyphs) + more
+    return clip(text[:start], width - cell_count(tail), glyphs) + tail
 
 
 def _middle(text: str, width: int, glyphs: Glyphs) -> str:

@@ -39,7 +39,8 @@ def test_the_jobs_of_a_queue_are_told_apart_in_the_history(cli: Cli) -> None:
     assert max(map(len, rows)) <= 80
     commands = [row.partition("#")[2][3:] for row in rows]
     assert len(set(commands)) == len(commands) == 3, rows
-    assert all("1 --epochs" in command for command in commands), rows  # where they differ
+    assert all(command.startswith("python tr") for command in commands), rows  # and where they differ
+    assert [command.split()[-1].rstrip("…") for command in commands] == ["0.1", "0.01", "0.001"]
     assert "WAITED" in plain(on_terminal(cli, "history", columns=160))
 
 

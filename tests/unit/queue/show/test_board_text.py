@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slicer.columns import ASCII, Glyphs, cell_count, told_apart
+from slicer.columns import ASCII, Glyphs, cell_count, table, told_apart
 from slicer.queue.model import Board, GpuRow
 from slicer.queue.show import board_text
 from tests.unit.queue.show.test_event_text import NASTY, UNSEEN, row
@@ -115,23 +115,43 @@ def test_no_line_is_wider_than_asked_for(width: int) -> None:  # E8
 
 
 # Q14: the rows of a sweep do not look alike
-def test_what_differs_is_not_cut() -> None:
+def test_the_beginning_is_shown_and_what_differs_is_not_cut() -> None:
     long = "python train.py --model resnet-with-a-long-name --data /srv/data/imagenet-1k/train"
     out = "--out /srv/results/of/this/sweep/with/a/long/name"
     seeds = [f"{long} --seed {seed} {out}" for seed in (1, 2, 30)]
     assert told_apart(seeds, 40, Glyphs()) == [
-        "python train.…rain --seed 1 --out /srv/…",
-        "python train.…rain --seed 2 --out /srv/…",
-        "python train.…rain --seed 30 --out /srv…",
+        "python train.py --m…--seed 1 --out /srv…",
+        "python train.py --m…--seed 2 --out /srv…",
+        "python train.py --m…--seed 30 --out /sr…",
     ]
     ends = [f"{long} --lr {rate}" for rate in ("0.1", "0.01")]
-    assert told_apart(ends, 30, Glyphs()) == [
-        "python train.…k/train --lr 0.1",
-        "python train.…/train --lr 0.01",
+    assert told_apart(ends, 20, Glyphs()) == ["python trai…--lr 0.1", "python tra…--lr 0.01"]
+    grid = [f"{long} --lr {rate} --seed {seed}" for rate in ("0.1", "0.01") for seed in (1, 2)]
+    names = [f"resnet-lr-{rate}-seed-{seed}" for rate in ("0.1", "0.01") for seed in (1, 2)]
+    for texts, width in ((grid, 20), (grid, 30), (names, 14), (names, 20)):
+        assert len(set(told_apart(texts, width, Glyphs()))) == 4
+    named = [f"jobs.txt#{number}: {line} --epochs 90" for number, line in enumerate(ends)]
+    assert told_apart(named, 40, Glyphs()) == [
+        "jobs.txt#0: python train…train --lr 0.1…",
+        "jobs.txt#1: python train…rain --lr 0.01…",
     ]
-    shown = told_apart([seeds[0], "make", seeds[1]], 30, Glyphs())
-    assert shown == ["python train.py…th/a/long/name", "make", "python train.py…th/a/long/name"]
-    assert told_apart([seeds[0]] * 2, 8, ASCII) == ["pyt...me"] * 2
+    between = told_apart([ends[0], "make", ends[1], "make"], 20, Glyphs())
+    assert between == ["python trai…--lr 0.1", "make", "python tra…--lr 0.01", "make"]
+    assert told_apart([seeds[0]] * 2, 12, ASCII) == ["python tr..."] * 2  # which need only their beginning
+    sims = ["sim --vram 20G --hold 2h", "sim --vram 6G --hold 1h"]
+    assert told_apart(sims, 10, Glyphs()) == ["sim --vra…"] * 2  # whose rest would be scraps
+
+
+def test_a_column_that_says_nothing_leaves_its_room_to_commands() -> None:  # W29
+    for left, command, heads in (
+        ("-", "python train.py", ["NAME", "FOR", "LEFT", "COMMAND"]),
+        ("-", "python train.py --lr 0.1", ["NAME", "FOR", "COMMAND"]),
+        ("5m", "python train.py --lr 0.1", ["NAME", "FOR", "LEFT", "COMMAND"]),
+    ):  # fmt: skip
+        cells = [("train", "1h5m", left, command)]
+        head, row = table("NAME | FOR>!2 | LEFT>!1 | COMMAND", cells, 37, least=10)
+        assert head.text.split() == heads
+        assert row.text.endswith(command) is (left == "-"), row
 
 
 @given(
@@ -151,7 +171,7 @@ def test_a_sweep_can_be_told_apart_on_the_board() -> None:  # Q14
     for width in (80, 120, None):
         text = board_text.render(board(pending=waiting, done=ended, running=ended), width)
         for no in range(20, 26):
-            assert text.count(f" {no} --out o") == 3, text
+            assert text.count(f"--seed {no} --o") == 3, text
 
 
 def test_a_width_of_none_cuts_no_reasons() -> None:
