@@ -235,6 +235,9 @@ def test_one_that_dies_at_its_start_says_why(serve: ServeBox) -> None:  # B6
     assert status == 502
     assert "ollama ended with 3; loading weights; RuntimeError: no such quantization: q9" in text
     assert serve.jobs() == []
+    words = [*SLICER, "logs", "-n", "1", "serve:ollama"]
+    done = subprocess.run(words, env=serve.box.env, capture_output=True, text=True, check=False)
+    assert done.stdout == "RuntimeError: no such quantization: q9\n", done
 
 
 def test_one_that_is_never_ready_is_ended(serve: ServeBox) -> None:  # B6

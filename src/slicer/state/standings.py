@@ -101,6 +101,15 @@ def read(environ: Mapping[str, str], warn: Callable[[str], None]) -> tuple[Serve
     return tuple(each for each in found if each is not None)
 
 
+def log_of(environ: Mapping[str, str], job: str) -> str:
+    """The file with the output of the user's server whose job has that name (``serve:NAME``); "": none."""
+    kind, _, name = job.partition(":")
+    if kind != "serve" or "/" in name:
+        return ""
+    path = f"{statedir.where(environ, os.geteuid())}/{_LOGS}/{name.removesuffix('-free')}.log"
+    return path if os.path.lexists(path) else ""
+
+
 def _read(folder: Directory, name: str, warn: Callable[[str], None]) -> ServerStanding | None:
     try:
         fd = folder.open_file(name, os.O_RDONLY)
