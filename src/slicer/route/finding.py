@@ -98,11 +98,9 @@ def _only_one(words: list[str], route: Route, kind_of: Callable[[str], Kind], wh
     if len(found) == 1:
         return found[0]
     what = " or ".join(sorted(wanted, reverse=True))
-    if words and not found:
-        message = f"no existing {what} among the command's arguments: {_listed(words)}"
-        raise ProbeError(message, where=where, hint=f"is a name misspelt? If not, {_HINT}")
     if not found:
-        raise ProbeError(f"the command names no {what}", where=where, hint=_HINT)
+        message = f"no existing {what} among the command's arguments: {_listed(words) or 'there are none'}"
+        raise ProbeError(message, where=where, hint=f"is a name misspelt? If not, {_HINT}")
     message = f"{len(found)} arguments of the command could be the input: {_listed(found)}"
     raise ProbeError(message, where=where, hint=_HINT)
 

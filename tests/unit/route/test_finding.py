@@ -80,7 +80,7 @@ def test_the_only_argument_counts_that_the_probe_can_measure(probe: str, expecte
         ("w a.mp3", "*.mp4", "no argument of the command matches *.mp4"),
         ("w a.mp4 dir/b.mp4", "*.mp4", "2 arguments of the command could be the input: a.mp4, dir/b.mp4"),
         ("w x.mp4 y.mp4", "*.mp4", "no existing file among the command's arguments: x.mp4, y.mp4"),
-        ("w", None, "the command names no file"),
+        ("w", None, "no existing file among the command's arguments: there are none"),
         ("w large", None, "no existing file among the command's arguments: large"),
         ("w a.mp4 dir/b.mp4", None, "2 arguments of the command could be the input"),
     ],
