@@ -18,6 +18,7 @@ from slicer.cli import say
 from slicer.errors import StateError
 from slicer.job.find import SHORTEST_PREFIX, AmbiguousJob, NotRunning, NotYours, UnknownJob, meant, only, pick
 from slicer.kernel import proc
+from slicer.kernel.epoch import epoch_s
 from slicer.kernel.users import user_name
 from slicer.ledger.ledger import Ledger, Snapshot
 from slicer.ledger.status import PATIENCE_S, existing_ledger
@@ -71,7 +72,7 @@ class KnownJob:
         if told is not None or self.entry is None:
             return told.began_at if told is not None else self.outcome.started_at if self.outcome else 0.0
         since_s = self.entry.since_s if isinstance(self.entry, Lease) else self.entry.arrived_s
-        return proc.epoch_s(since_s)
+        return epoch_s(since_s)
 
     @property
     def uid(self) -> int:

@@ -22,7 +22,7 @@ from slicer.cli.history import row_ended
 from slicer.cli.job_register import settle
 from slicer.columns import FAINT, Line
 from slicer.errors import SlicerError, UsageError
-from slicer.kernel import proc
+from slicer.kernel.epoch import epoch_s
 from slicer.kernel.users import user_name
 from slicer.model import Lease, Outcome
 from slicer.outcome import history, samples
@@ -95,7 +95,7 @@ def _report(period: Period, name: str | None, *, all_users: bool) -> Report:
     except SlicerError as error:
         say.line(f"{error}; running jobs are not included")
     else:
-        now, booted = time.time(), proc.epoch_s(0.0)  # the status may be older than now
+        now, booted = time.time(), epoch_s()  # the status may be older than now
         ended, uid = {(job.id, job.user) for job in jobs}, os.geteuid()
         leases = [each for each in status.leases if all_users or each.uid == uid]
         running = [_of_lease(each, now, booted + each.since_s) for each in leases]

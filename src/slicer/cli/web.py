@@ -25,7 +25,8 @@ from slicer.cli.status_rows import marks_of
 from slicer.cli.status_why import reason
 from slicer.columns import Line
 from slicer.errors import EX_OK, SlicerError, UsageError
-from slicer.kernel import listeners, proc
+from slicer.kernel import listeners
+from slicer.kernel.epoch import epoch_s
 from slicer.kernel.users import user_name
 from slicer.ledger.status import LedgerStatus
 from slicer.outcome import history
@@ -121,7 +122,7 @@ class BoardReader:
         self._timeline = self._blindness = ""  # the latter: why the last day is unknown
         self._seen: tuple[str, ...] = ()  # the jobs at the last look at the last day
         self._looked_s = -_PAST_S
-        self._zero_s = proc.epoch_s(0.0)
+        self._zero_s = epoch_s()
 
     def close(self) -> None:
         self._changes.close()
@@ -139,7 +140,7 @@ class BoardReader:
         with suppress(BlockingIOError):
             os.eventfd_read(self._woken)
         self._changes.begin()
-        zero_s = proc.epoch_s(0.0)
+        zero_s = epoch_s()
         if abs(zero_s - self._zero_s) > _DRIFT_S:  # the clock was set
             self._zero_s = zero_s
         notes: list[str] = []

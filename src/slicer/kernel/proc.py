@@ -61,11 +61,6 @@ def now_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def epoch_s(at_s: float) -> float:
-    """A time of :func:`now_s` in seconds since the epoch."""
-    return time.time() - now_s() + at_s
-
-
 def _stat(pid: int) -> list[str]:
     """The fields of /proc/PID/stat from the third (state) on. Empty if the process has ended or is hidden."""
     try:

@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Callable
 
 from slicer.errors import EX_SLICER, StateError
-from slicer.kernel import proc
+from slicer.kernel.epoch import epoch_s
 from slicer.model import CPU, Lease, Outcome, Usage
 from slicer.outcome import history
 from slicer.outcome.outcome_file import INVALID, outcome_from, outcome_json
@@ -32,7 +32,7 @@ def keep(base: Directory, outcome: Outcome) -> None:
 def keep_lost(base: Directory, lease: Lease) -> None:
     """Keep the little that is known of a job whose processes are all gone, unless its end is known."""
     if not base.has(f"{lease.job}{history.KEPT}"):
-        keep(base, lost(lease, proc.epoch_s(0.0)))
+        keep(base, lost(lease, epoch_s()))
 
 
 def lost(lease: Lease, booted_at: float) -> Outcome:
