@@ -188,10 +188,7 @@ def table(
 def _spared(
     columns: Sequence[Column], cells: list[list[str]], least: int, width: int, glyphs: Glyphs
 ) -> tuple[Sequence[Column], list[list[str]]]:
-    """The columns for which there is room, and their cells, with shortened commands.
-
-    Without room for whole commands, columns that say nothing go first.
-    """
+    """The columns for which there is room, and their cells; those that say nothing make room for commands."""
     shown = [[column.title for column in columns], *cells]
     wide = [max(cell_count(row[i]) for row in shown) + len(GAP) for i in range(len(columns))]
     kept = list(range(len(columns)))
@@ -216,7 +213,7 @@ def told_apart(texts: Sequence[str], width: int | None, glyphs: Glyphs) -> list[
         return list(texts)
     cuts = {text: clip(text, width, glyphs) for text in texts}
     # Beginnings with other numbers are alike, too, as "jobs.txt#7: …". If cuts are alike, groups become one.
-    for part, zeros in ((width, _ZEROS), (width // 2, {})):
+    for part, zeros in ((width, _ZEROS), (width // 2, str.maketrans("", ""))):
         alike: dict[str, list[str]] = {}
         for text, cut in cuts.items():
             if text != cut:

@@ -107,10 +107,12 @@ def _report(period: Period, name: str | None, *, all_users: bool) -> Report:
         for uuid, index in zip(each.gpus, each.gpu_indices, strict=False) if uuid not in cards
     }  # fmt: skip
     cards.update({uuid: Card(uuid, f"GPU {index} {uuid[4:8]}", 0) for index, uuid in sorted(gone)})
-    if period.began <= 0:  # from all times on
-        period = Period(min((job.began for job in jobs), default=period.ended - 1), period.ended)
     if name is not None:
         jobs = [job for job in jobs if fnmatchcase(job.name, name)]
+    # Nothing is known of the time before the first job, which may be long on a first day.
+    none = period.began if period.began > 0 else period.ended - 1
+    first = min((job.began for job in jobs if job.began < period.ended), default=none)
+    period = Period(min(max(period.began, first), period.ended - 1), period.ended)
     return made(jobs, list(cards.values()), period, _series(all_users=all_users))
 
 

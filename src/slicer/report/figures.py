@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from slicer.record import replace
 from slicer.report import over_time
 from slicer.report.over_time import ReadSeries
 from slicer.report.parts import RUNNING, Bar, Card, Ending, Job, MemoryUse, Period, Report, Waiting
+from slicer.text import but_numbers
 
 _Held = tuple[Job, int, int, float]  # on one GPU: its declared memory and its peak in MiB, for how long
 
@@ -17,6 +19,7 @@ WAITS = (
     (1.0, "<1s"), (10.0, "<10s"), (60.0, "<1m"), (600.0, "<10m"), (3600.0, "<1h"), (6 * 3600.0, "<6h"),
     (86400.0, "<1d"), (math.inf, "more"),
 )  # fmt: skip
+_NAMED = 3  # names that are alike but for numbers, which have a row each
 _MARGIN = 1.1  # what a declaration should have above the highest peak
 _ROUND_MIB = 512
 
@@ -88,29 +91,37 @@ def _on_lanes(group: list[Bar]) -> list[Bar]:
 
 
 def memory_uses(jobs: Sequence[Job], cards: Sequence[Card], period: Period) -> list[MemoryUse]:
-    """What was declared and used, by name and profile, of jobs of which both are known."""
+    """What was declared and used, by name and profile, of jobs of which both are known.
+
+    Many names that are alike but for numbers, as in a sweep, count as one.
+    """
     by_uuid = {card.uuid: card for card in cards}
+    names = Counter(map(but_numbers, {job.name for job in jobs}))
     found: dict[tuple[str, str], list[_Held]] = {}
     for job in jobs:
         if job.ending != RUNNING:  # its peak may be yet to come
             began, ended = period.overlap(job)
+            alike = but_numbers(job.name)
+            key = (alike if names[alike] > _NAMED else job.name, job.profile)
             for uuid, peak in zip(job.gpus, job.peak_mib, strict=False):
                 if declared := job.declared_on(by_uuid[uuid]):
-                    found.setdefault((job.name, job.profile), []).append((job, declared, peak, ended - began))
-    uses = [_memory_use(name, profile, held) for (name, profile), held in found.items()]
+                    found.setdefault(key, []).append((job, declared, peak, ended - began))
+    uses = [_memory_use(profile, held) for (_, profile), held in found.items()]
     return sorted(uses, key=lambda use: (-use.saving_gib_h, use.name, use.profile))
 
 
-def _memory_use(name: str, profile: str, held: list[_Held]) -> MemoryUse:
+def _memory_use(profile: str, held: list[_Held]) -> MemoryUse:
+    name, *others = dict.fromkeys(job.name for job, _, _, _ in held)
     peaks = sorted(peak for _, _, peak, _ in held)
     most = max(declared for _, declared, _, _ in held)
     enough = min(most, _ROUND_MIB * max(1, math.ceil(peaks[-1] * _MARGIN / _ROUND_MIB)))
     saving_mib_s = sum(max(0, declared - enough) * held_s for _, declared, _, held_s in held)
     return MemoryUse(
-        name=name, profile=profile, jobs=len({job.key for job, _, _, _ in held}),
-        gpu_s=sum(held_s for _, _, _, held_s in held), declared_mib=most,
-        is_whole=any(job.declared_mib is None for job, _, _, _ in held), typical_mib=quantile(peaks, 0.5),
-        peak_mib=peaks[-1], enough_mib=enough, saving_gib_h=saving_mib_s / 1024 / 3600,
+        name=f"{name} and {len(others)} alike" if others else name, profile=profile,
+        jobs=len({job.key for job, _, _, _ in held}), gpu_s=sum(held_s for _, _, _, held_s in held),
+        declared_mib=most, is_whole=any(job.declared_mib is None for job, _, _, _ in held),
+        typical_mib=quantile(peaks, 0.5), peak_mib=peaks[-1], enough_mib=enough,
+        saving_gib_h=saving_mib_s / 1024 / 3600,
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -14,6 +15,7 @@ from slicer.report.parts import Bar, Period, Report
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a6fc8")
 REST = "#8a8f98"
 _TICKS = 8  # at most
+_WORTH_DRAWING = 0.005  # GPUs, GiB or CPUs
 
 
 def drawn(report: Report, colours: dict[str, str], key: str) -> Html:
@@ -41,10 +43,17 @@ def drawn(report: Report, colours: dict[str, str], key: str) -> Html:
             shown.append(_row(card.label, [*grid, *jobs], max(2.2, 0.7 * lanes)))
         shown.append(axis)
     for title, held, used in charts:
-        if most := max(*held, *(value or 0.0 for value in used)):
-            steps = _over_time(report, held, used, most)
-            shown += [element("h3", title), _row(f"{most:.3g}", [*grid, *steps], 6, "chart"), axis]
+        most = max(*held, *(value or 0.0 for value in used))
+        if most >= _WORTH_DRAWING:
+            top = _rounded_up(most)
+            steps = _over_time(report, held, used, top)
+            shown += [element("h3", title), _row(f"{top:,.9g}", [*grid, *steps], 6, "chart"), axis]
     return Html("".join(shown))
+
+
+def _rounded_up(most: float) -> float:
+    power = 10.0 ** math.floor(math.log10(most))
+    return next(digit * power for digit in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if digit * power >= 0.999 * most)
 
 
 def _row(label: str, drawn: Iterable[Html], high_rem: float, kind: str = "lane") -> Html:
@@ -107,7 +116,7 @@ def _ticks(period: Period) -> list[tuple[str, str]]:
         at = time.mktime((year, month, day, 0, count * step_min, 0, 0, 0, -1))
         count += 1
         place = _across(period, at)
-        if 0 <= place < 0.95:  # so that the text has room
+        if 0 <= place < 0.9:  # so that the text has room
             when = time.localtime(at)
             is_day = not when.tm_hour and not when.tm_min
             found.append((f"{place:.3%}", time.strftime("%d %b" if is_day else "%H:%M", when)))

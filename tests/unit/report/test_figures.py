@@ -73,6 +73,15 @@ def test_the_saving_is_what_was_declared_above_the_highest_peak_and_a_tenth() ->
     assert whole.saving_gib_h == 0
 
 
+def test_a_sweep_is_one_row_with_its_count() -> None:  # X8
+    sweep = [job(f"{n}", name=f"jobs.txt#{n}", peak_mib=(1024 + n,)) for n in range(1, 41)]
+    few = [job(name, name=name, gpus=("GPU-b",)) for name in ("resnet-50", "resnet-101")]
+    whole, *models = report(*sweep, *few).memory
+    assert (whole.name, whole.jobs, whole.peak_mib) == ("jobs.txt#1 and 39 alike", 40, 1064)
+    assert [use.name for use in models] == ["resnet-101", "resnet-50"]
+
+
+
 def test_waiting_times_are_told_by_profile_and_user_as_quantiles_and_distribution() -> None:
     waited = [0.0, 0.5, 5.0, 30.0, 7200.0]
     jobs = [job(str(number), waited_s=each) for number, each in enumerate(waited)]

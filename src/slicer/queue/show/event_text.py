@@ -5,7 +5,6 @@ All functions are pure. No line contains control characters, whatever commands, 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -23,7 +22,7 @@ from slicer.queue.show.words import (
     used,
     who,
 )
-from slicer.text import counted, one_line, quote
+from slicer.text import but_numbers, counted, one_line, quote
 
 # "bad": a job did not succeed. "warning": something may go wrong, or somebody has to act.
 Level = Literal["info", "good", "warning", "bad"]
@@ -229,7 +228,6 @@ def line(event: Event, *, verbose: bool) -> str | None:
     return f"WARN {told}" if told is not None and level(event) == "warning" else told
 
 
-_NUMBERS = re.compile(r"\d+")
 _EARLIER = 10  # named jobs among those that failed in an earlier run
 
 
@@ -271,7 +269,7 @@ def _failed(rows: Sequence[Row], data: Mapping[str, Any]) -> list[str]:
     """
     alike: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
-        alike.setdefault((ended(row), _NUMBERS.sub("0", _why(row, data))), []).append(row)
+        alike.setdefault((ended(row), but_numbers(_why(row, data))), []).append(row)
     said: list[str] = []
     for (how, _), (row, *others) in alike.items():
         log = data.get("logs", {}).get(row.no)
