@@ -387,6 +387,27 @@ def test_the_page_shows_a_job_without_being_loaded_again(
     page.until("document.getElementById('jobs').innerText.includes('No jobs are running.')")
 
 
+def test_what_begins_later_and_what_failed_are_on_the_page_and_a_short_job_is_seen(
+    box: Box, web: Web, gate: Gate, page: Page
+) -> None:  # U13
+    for number in (1, 2):
+        box.run("-q", "--gpus", "1", "--name", f"seed-{number}", "--", "false")
+    box.hold(gate, "--gpus", "1", name="train")
+    box.start("--after", "train", "--name", "publish", "--", "true")
+    page.go(web.url)
+    page.until("document.querySelector('#waiting')?.innerText.includes('begins after train:ok')")
+    assert text(page, "#waiting").split()[0] == "publish"
+    page.until("document.querySelector('#failed')?.innerText.includes('exit 1')")
+    assert "seed-2" in text(page, "#failed")
+    assert "and 1 alike" in text(page, "#failed")
+    for width in (1280, 390):
+        page.size(width, 800, is_phone=width < 400)
+        bars = "[...document.querySelectorAll('#timeline rect')]"
+        page.until(f"{bars}.every((each) => each.getBoundingClientRect().width > 2)")
+        assert page.overflow() == []
+    assert page.errors == []
+
+
 def test_a_name_with_html_in_it_is_text(box: Box, web: Web, gate: Gate, page: Page) -> None:  # U13
     box.hold(gate, "--gpus", "1", name=EVIL)
     page.go(web.url)

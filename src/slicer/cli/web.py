@@ -17,7 +17,8 @@ from slicer.backend import broker_socket
 from slicer.broker.client.calls import ask
 from slicer.broker.client.standing import status_reader
 from slicer.broker.protocol.messages import PastLease, PastLeases, Recent
-from slicer.cli import metrics, output, say
+from slicer.cli import metrics, output, say, status_rows
+from slicer.cli.history import ended
 from slicer.cli.live.changes import ChangeWaiter
 from slicer.cli.queue import rows
 from slicer.cli.serve_look import need_aiohttp
@@ -40,6 +41,7 @@ from slicer.web.board import DAY_S, VERSION, board, timeline
 _ADDRESS = "127.0.0.1:8750"
 _ADDRESS_OF = {2: "{}:{}", 4: "[{}]:{}"}  # a socket's name, of IPv4 and IPv6
 _INTERVAL_S = 2.0  # between two looks at the GPUs, which report no changes
+_MOST_FAILED = 500
 _PAST_S = 10.0  # at least, between two looks at the last day
 _DRIFT_S = 2.0
 
@@ -147,9 +149,11 @@ class BoardReader:
         try:
             status = self._status = self._reader.read(notes.append)
             servers, queues = standings.read(os.environ, notes.append), rows.running(status.directory)
+            begins = {row.key: row.begins for row in status_rows.rows(status, os.geteuid(), time.time())}
             self._board = board(
                 status, servers, queues, self._zero_s, lambda each: reason(each, status),
                 lambda each: marks_of(each, status, status.gpus),
+                lambda each: begins[each.job], os.geteuid(),
             )  # fmt: skip
             self._look_back(status)
         except SlicerError as error:
@@ -177,7 +181,9 @@ class BoardReader:
         self._looked_s, self._seen = time.monotonic(), jobs
         now, self._blindness = time.time(), ""
         try:
-            self._timeline = json.dumps(timeline(_past(now - DAY_S), status, now))
+            own = history.read(history.default_path(), limit=_MOST_FAILED, failed=True)
+            failed = [(each, ended(each)) for each in own if each.started_at + each.wall_s >= now - DAY_S]
+            self._timeline = json.dumps(timeline(_past(now - DAY_S), failed, status, now))
         except SlicerError as error:
             self._blindness = f"the last day is unknown: {error}"
 

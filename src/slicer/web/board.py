@@ -12,12 +12,13 @@ from slicer.broker.protocol.messages import PastLease
 from slicer.job.words import MARKS
 from slicer.kernel.users import user_name
 from slicer.ledger.status import GpuState, LedgerStatus
-from slicer.model import CPU, Lease, Ticket
+from slicer.model import CPU, Lease, Outcome, Ticket
+from slicer.outcome.job_files import DetachedJob
 from slicer.placement.lengths import likely_s
 from slicer.queue.control.messages import RunningQueue
 from slicer.record import as_dict
 from slicer.state.standings import ServerStanding
-from slicer.text import one_line
+from slicer.text import but_numbers, one_line
 
 VERSION = 1
 DAY_S = 86400
@@ -27,9 +28,13 @@ _MOST_TEXT = 300
 
 def board(
     status: LedgerStatus, servers: Iterable[ServerStanding], queues: Iterable[RunningQueue], zero_s: float,
-    why: Callable[[Ticket], str], marks: Callable[[Lease], list[str]],
+    why: Callable[[Ticket], str], marks: Callable[[Lease], list[str]], begins: Callable[[DetachedJob], str],
+    uid: int,
 ) -> dict[str, Any]:  # fmt: skip
-    """The present state. ``zero_s``: when the ledger's clock began, in seconds since 1970."""
+    """The present state. ``zero_s``: when the ledger's clock began, in seconds since 1970.
+
+    ``begins``: after what, or when, a job of ``uid`` begins that has not asked for anything yet.
+    """
 
     def at(at_s: float) -> int:
         return round(zero_s + at_s)
@@ -44,8 +49,8 @@ def board(
         ],
         "jobs": [
             {
-                **_who(lease), **_what(lease.slots, lease.vram_mib), "gpus": _indices(lease.gpus, status),
-                "since": at(lease.since_s), "marks": marks(lease),
+                **_who(lease, lease.uid), **_what(lease.slots, lease.vram_mib),
+                "gpus": _indices(lease.gpus, status), "since": at(lease.since_s), "marks": marks(lease),
                 "ends": None if (length_s := likely_s(lease)) is None else at(lease.since_s + length_s),
                 "by": "" if lease.expect_s is not None else MARKS.get(lease.est_from, ""),
             }
@@ -53,12 +58,16 @@ def board(
         ],
         "waiting": [
             {
-                **_who(ticket), **_what(ticket.slots, ticket.vram_mib), "gpus": ticket.gpus,
+                **_who(ticket, ticket.uid), **_what(ticket.slots, ticket.vram_mib), "gpus": ticket.gpus,
                 "since": at(ticket.arrived_s), "why": one_line(why(ticket), _MOST_TEXT),
                 "starts": None if (in_s := status.waits[ticket.job].starts_in_s) is None
                 else at(status.now_s + in_s),
             }
             for ticket in status.tickets
+        ],
+        "later": [
+            {**_who(each, uid), "since": round(each.began_at), "begins": one_line(begins(each), _MOST_TEXT)}
+            for each in status.later
         ],
         "reservations": [
             {
@@ -89,9 +98,9 @@ def board(
     }  # fmt: skip
 
 
-def _who(entry: Lease | Ticket) -> dict[str, Any]:
+def _who(entry: Lease | Ticket | DetachedJob | Outcome, uid: int) -> dict[str, Any]:
     return {
-        "job": entry.job, "name": one_line(entry.name), "user": user_name(entry.uid),
+        "job": entry.job, "name": one_line(entry.name), "user": user_name(uid),
         "profile": one_line(entry.profile),
     }  # fmt: skip
 
@@ -114,7 +123,7 @@ def _gpu(state: GpuState, status: LedgerStatus) -> dict[str, Any]:
         **as_dict(state.load),
         "holders": [
             {
-                **_who(lease), "declared_mib": lease.vram_mib,
+                **_who(lease, lease.uid), "declared_mib": lease.vram_mib,
                 "used_mib": device.used_by.get(lease.job, 0) if device else None,
             }
             for lease in status.leases if state.gpu.uuid in lease.gpus
@@ -126,10 +135,13 @@ def _gpu(state: GpuState, status: LedgerStatus) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def timeline(past: Iterable[PastLease], status: LedgerStatus, now: float) -> dict[str, Any]:
-    """Who held which GPU in the last day: bars of user, begin and end, in whole seconds since 1970.
+def timeline(
+    past: Iterable[PastLease], failed: Iterable[tuple[Outcome, str]], status: LedgerStatus, now: float
+) -> dict[str, Any]:
+    """The last day: who held which GPU, as bars of user, begin and end, and which jobs failed, and how.
 
-    Bars of one user with a short gap in between are one, so that their number is bounded.
+    Times are whole seconds since 1970. Bars of one user with a short gap in between are one, so that their
+    number is bounded.
     """
     found: dict[int, dict[str, list[list[float]]]] = {state.gpu.index: {} for state in status.gpus}
     for lease in sorted(past, key=lambda each: each.granted_at):
@@ -147,5 +159,15 @@ def timeline(past: Iterable[PastLease], status: LedgerStatus, now: float) -> dic
                 "bars": [[user, *map(round, bar)] for user, bars in by_user.items() for bar in bars],
             }
             for index, by_user in found.items()
-        ]
+        ],
+        "failed": _failed(failed),
     }  # fmt: skip
+
+
+def _failed(jobs: Iterable[tuple[Outcome, str]]) -> list[dict[str, Any]]:
+    """One row for the jobs of a user that failed in one way, and whose names differ in numbers only."""
+    found: dict[tuple[int, str, str], dict[str, Any]] = {}
+    for each, how in jobs:
+        row = {**_who(each, each.uid), "how": how, "ended": round(each.started_at + each.wall_s), "jobs": 0}
+        found.setdefault((each.uid, how, but_numbers(each.name or each.job)), row)["jobs"] += 1
+    return list(found.values())

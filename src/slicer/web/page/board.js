@@ -2,7 +2,7 @@
 // text, so that a job's name is never read as HTML.
 "use strict";
 
-const DAY_S = 86400, COLOURS = 8, TICK_S = 5000, AGAIN_MS = 10000;
+const DAY_S = 86400, BAR_PX = 4, COLOURS = 8, TICK_S = 5000, AGAIN_MS = 10000;
 const SVG = "http://www.w3.org/2000/svg";
 const byId = (id) => document.getElementById(id);
 let board = null, timeline = { gpus: [] }, drawn = {};
@@ -20,7 +20,9 @@ const td = (content, attributes) => el("td", attributes, ...(Array.isArray(conte
 const th = (content) => el("th", { scope: "row" }, content);
 const list = (items) => items.length ? el("ul", {}, ...items.map((each) => el("li", {}, ...[each].flat()))) : "";
 const seconds = () => Date.now() / 1000;
-const gib = (mib) => mib === null ? "-" : mib >= 10240 ? `${Math.round(mib / 1024)}G` : `${(mib / 1024).toFixed(1)}G`;
+const size = (mib) => mib === null ? "-" : !mib ? "0" : mib < 1024 ? `${mib}.0M` : `${(mib / 1024).toFixed(1)}G`;
+const short = (mib) => size(mib).replace(".0", "");  // behind "of"
+const clock = (at) => new Date(at * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
 const percent = (part) => `${Math.min(100, Math.max(0, part * 100)).toFixed(2)}%`;
 const plural = (count, what) => `${count} ${what}${count === 1 ? "" : "s"}`;
 
@@ -38,10 +40,11 @@ function span(length) {
 
 // The sections and their tables: id, heading, columns. "#": a number, "-": only on a wide screen.
 const SECTIONS = [
-  ["gpus", "GPUs", ["GPU", "Memory", "Busy", "-Sensors", "Held by"]],
+  ["gpus", "GPUs", ["GPU", "VRAM", "Busy", "-Sensors", "Used by"]],
   ["hours", "Last 24 hours", ["GPU", "User", "#Hours"]],
   ["jobs", "Jobs", ["Job", "-User", "Holds", "-Profile", "#For", "#Left"]],
   ["waiting", "Waiting", ["Job", "-User", "Wants", "#For", "#Starts", "-Why"]],
+  ["failed", "Failed in the last 24 hours", ["Job", "-User", "Ended", "#When"]],
   ["reservations", "Reserved", ["GPUs", "For", "From", "Until"]],
   ["slots", "Slots", ["Slot", "#Held", "#Of"]],
   ["queues", "Queues", ["File", "State", "Jobs"]],
@@ -80,8 +83,8 @@ function matches(each) {
 }
 
 function holder(each) {
-  const memory = each.used_mib === null ? "" : ` ${gib(each.used_mib)}`;
-  const of = each.declared_mib === null ? ", whole" : ` of ${gib(each.declared_mib)}`;
+  const memory = each.used_mib === null ? "" : ` ${size(each.used_mib)}`;
+  const of = each.declared_mib === null ? ", whole" : ` of ${short(each.declared_mib)}`;
   return `${each.name || each.job} (${each.user})${memory}${of}`;
 }
 
@@ -89,7 +92,7 @@ function memory(gpu) {
   if (gpu.used_mib === null) return "unknown";
   const total = gpu.memory_mib || 1, kept = Math.max(0, gpu.reserved_mib - gpu.used_mib);
   return [
-    `${gib(gpu.used_mib)} used, ${gib(gpu.reserved_mib)} reserved of ${gib(gpu.memory_mib)}`,
+    `${size(gpu.used_mib)} of ${short(gpu.memory_mib)}, ${size(gpu.reserved_mib)} reserved`,
     el("svg", { class: "bar", "aria-hidden": "true" },
       el("rect", { class: "used", x: "0", width: percent(gpu.used_mib / total) }),
       el("rect", { class: "reserved", x: percent(gpu.used_mib / total), width: percent(kept / total) })),
@@ -98,7 +101,7 @@ function memory(gpu) {
 
 function gpuRow(gpu) {
   const foreign = gpu.foreign.map((each) =>
-    el("span", { class: "mark" }, `no job: ${each.user || "another user"} ${gib(each.used_mib)}`));
+    el("span", { class: "mark" }, `no job: ${each.user || "another user"} ${size(each.used_mib)}`));
   const sensors = [gpu.temperature_c == null ? "" : `${gpu.temperature_c} °C`, gpu.power_w == null ? "" : `${gpu.power_w} W`];
   return [
     th(el("span", {}, gpu.index, el("span", { class: "faint wide" }, ` ${gpu.name}`))),
@@ -109,10 +112,10 @@ function gpuRow(gpu) {
 }
 
 function wants(each) {
-  const parts = [];
-  if (Array.isArray(each.gpus) && each.gpus.length) parts.push(`GPU ${each.gpus.join(", ")}`);
+  const parts = [], holds = Array.isArray(each.gpus);
+  if (holds && each.gpus.length) parts.push(`GPU ${each.gpus.join(", ")}`);
   else if (each.gpus > 0) parts.push(plural(each.gpus, "GPU"));
-  if (parts.length && each.vram_mib !== null) parts[0] = `${gib(each.vram_mib)} of ${parts[0]}`;
+  if (parts.length && each.vram_mib !== null) parts[0] = `${short(each.vram_mib)} ${holds ? "of" : "on"} ${parts[0]}`;
   for (const [name, count] of Object.entries(each.slots)) parts.push(`${count} ${name} slot${count === 1 ? "" : "s"}`);
   return parts.join(", ") || "-";
 }
@@ -124,7 +127,7 @@ const jobName = (each, marks, why) => th(el("span", {},
 const forText = (each) => span(seconds() - each.since);
 const leftText = (each) => each.ends === null || (each.by && each.ends <= seconds()) ? "-"
   : each.ends <= seconds() ? "overdue" : `${each.by}${span(each.ends - seconds())}`;
-const startText = (each) => each.starts === null ? "-" : each.starts - seconds() < 1 ? "now" : `~${span(each.starts - seconds())}`;
+const startText = (each) => each.begins ? "later" : each.starts === null ? "-" : each.starts - seconds() < 1 ? "now" : `~${span(each.starts - seconds())}`;
 
 const jobRow = (each) => [
   jobName(each, each.marks), td(each.user, { class: "wide" }), td(wants(each)), td(each.profile || "-", { class: "wide" }),
@@ -136,6 +139,11 @@ const waitingRow = (each) => [
   td(startText(each), { class: "number" }), td(each.why, { class: "wide" }),
 ];
 waitingRow.clock = (each) => forText(each) + startText(each);
+const laterRow = (each) => ({ ...each, gpus: 0, vram_mib: null, slots: {}, why: `begins ${each.begins}` });
+const failedRow = (each) => [
+  jobName(each, each.jobs > 1 ? [`and ${each.jobs - 1} alike`] : []), td(each.user, { class: "wide" }), td(each.how),
+  td(clock(each.ended), { class: "number" }),
+];
 const serverRow = (each) => [
   th(each.server), td(each.state), td(forText(each), { class: "number" }), td(each.requests, { class: "number" }),
 ];
@@ -168,18 +176,19 @@ function lanes() {
 // Drawn again only for a bar that came or went, and each minute: what the pointer rests on keeps its text.
 function drawTimeline() {
   const { now, bars } = lanes(), from = now - DAY_S, hours = new Map();
-  const key = JSON.stringify([timeline, board.jobs.map((job) => job.job), [...bars.keys()], Math.floor(now / 60)]);
+  const least = BAR_PX * DAY_S / (byId("timeline").clientWidth || 1);
+  const key = JSON.stringify([timeline, board.jobs.map((job) => job.job), [...bars.keys()], Math.floor(now / 60), least]);
   if (drawn.timeline === key) return;
   drawn.timeline = key;
   const users = [...new Set([...bars.values()].flat().map((bar) => bar[0]))].sort();
   const colour = (user) => `c${users.indexOf(user) % COLOURS}`;
-  const clock = (at) => new Date(at * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
   const rows = [...bars].map(([index, found]) => {
     const shown = found.filter((bar) => bar[2] > from).map(([user, began, ended, name]) => {
       const start = Math.max(began, from), key = JSON.stringify([index, user]);
       hours.set(key, (hours.get(key) || 0) + (ended - start) / 3600);
-      return el("rect", { class: colour(user), x: percent((start - from) / DAY_S), y: "0", height: "100%",
-        width: percent(Math.max(ended - start, 60) / DAY_S) },
+      const length = Math.max(ended - start, least);
+      return el("rect", { class: colour(user), x: percent((Math.min(start, now - length) - from) / DAY_S), y: "0",
+        height: "100%", width: percent(length / DAY_S) },
       el("title", {}, `${user}${name ? ` ${name}` : ""}, ${clock(began)} to ${ended === now ? "now" : clock(ended)}`));
     });
     return el("div", { class: "lane" }, el("span", {}, index), el("svg", { "aria-hidden": "true" }, ...shown));
@@ -209,7 +218,9 @@ function draw() {
   drawn.notes = notes;
   fill("gpus", board.gpus, gpuRow, board.no_gpus || "No GPUs.");
   fill("jobs", board.jobs.filter(matches), jobRow, board.jobs.length ? "No job matches the filter." : "No jobs are running.");
-  fill("waiting", board.waiting.filter(matches), waitingRow, board.waiting.length ? "No job matches the filter." : "Nobody waits.");
+  const waiting = [...board.waiting, ...board.later.map(laterRow)];
+  fill("waiting", waiting.filter(matches), waitingRow, waiting.length ? "No job matches the filter." : "Nobody waits.");
+  fill("failed", (timeline.failed || []).filter(matches), failedRow, "");
   fill("reservations", board.reservations, reservationRow, "");
   fill("slots", board.slots, slotRow, "");
   fill("queues", board.queues, queueRow, "");
@@ -236,5 +247,6 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "/" && event.target !== byId("filter")) { byId("filter").focus(); event.preventDefault(); }
   if (event.key === "Escape" && event.target === byId("filter")) { byId("filter").value = ""; draw(); }
 });
+addEventListener("resize", draw);
 setInterval(draw, TICK_S);  // durations go on; nothing is asked for
 connect();
