@@ -56,7 +56,6 @@ def rows(cells: Iterable[Sequence[str]]) -> list[Line]:
 
 
 def indented(lines: Iterable[Line]) -> list[Line]:
-    """The lines, indented by two columns."""
     return [Line(f"  {line.text}", line.style) for line in lines]
 
 

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 def status_json(
     status: LedgerStatus, servers: tuple[ServerStanding, ...] = (), queues: tuple[RunningQueue, ...] = ()
 ) -> dict[str, Any]:
-    """The status for scripts."""
     held = {uuid for lease in status.leases for uuid in lease.gpus}
     lock, slots, users, now_s = status.plain_lock, status.slots, status.users, time.time()
     return {

@@ -55,7 +55,6 @@ def _blocked(ticket: Ticket, busy: Busy, status: LedgerStatus) -> list[str]:
 
 
 def _pool(ticket: Ticket, status: LedgerStatus) -> list[GpuState]:
-    """The GPUs that the ticket accepts."""
     return [state for state in status.gpus if not ticket.gpu_choice or state.gpu.uuid in ticket.gpu_choice]
 
 

@@ -157,7 +157,6 @@ def _when(at: float) -> str:
 
 
 def hint_lines(found: Iterable[Found]) -> list[Line]:
-    """Each hint, with its lines for the configuration."""
     lines: list[Line] = []
     for each, told in found:
         for hint in told:
