@@ -74,7 +74,7 @@ GROUPS = {
         _option("--after", "JOB[:HOW]", "Start when that has ended: ok (default), any, failed.", ()),
         _option("--begin", "TIME", "Start at that time (22:00, monday 8:00), or in 90m."),
         _flag("--wait", "wait", "Wait until what the job needs is free (default).", True),
-        _flag("--no-wait", "wait", "If that is busy, say who holds it, and exit with 75.", True, False),
+        _flag("--no-wait", "wait", "If what it needs is busy, say who holds it; exit 75.", True, False),
         _option("--max-wait", "DURATION", "Wait no longer than this; 0: not at all."),
         _option(
             "--then", "run|fail",
