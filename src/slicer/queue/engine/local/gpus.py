@@ -68,8 +68,11 @@ class Gpus:
             self._allowed()
 
     def largest_mib(self) -> int:
-        allowed = self._allowed()
-        return max((each.total_mib for each in self.observer.memory if each.gpu_uuid in allowed), default=0)
+        with suppress(SlicerError):
+            self.observer.open()  # its job may have ended before the first look
+        allowed, seen = self._allowed(), {each.gpu_uuid: each.total_mib for each in self.observer.memory}
+        sizes = [seen.get(gpu.uuid, gpu.memory_mib) for gpu in self.observer.gpus if gpu.uuid in allowed]
+        return max(sizes, default=0)
 
     # -- for the board -----------------------------------------------------------------------------------
 
