@@ -242,8 +242,8 @@ def _time(seconds: float | None) -> str:
     return "-" if seconds is None else format_duration(seconds)
 
 
-def details(outcome: Outcome) -> list[Line]:
-    """What it was, how it ended, its last words, and then the figures that there are."""
+def details(outcome: Outcome, more: Iterable[tuple[str, str]] = ()) -> list[Line]:
+    """What it was, how it ended, its last words, the figures that there are, and ``more`` rows."""
     from slicer.cli.logs import tail
 
     used = outcome.usage
@@ -292,7 +292,7 @@ def details(outcome: Outcome) -> list[Line]:
             ("enforced", ", ".join(outcome.enforced)),
             ("not enforced", ", ".join(outcome.not_enforced)),
             ("changed", _changed(outcome)),
-            *(sharing_rows(outcome.sharing) if outcome.sharing is not None else ()),
+            *(sharing_rows(outcome.sharing) if outcome.sharing is not None else ()), *more,
         ]
     )
 

@@ -55,8 +55,8 @@ def command(job: str | None, as_json: bool) -> None:
     jobs = JobRegister()
     known = jobs.find(job)
     if known.outcome is not None and not as_json:
-        said = output.rows(_said_rows(job_files.said_of(os.environ, known.job)))
-        output.show([*details(known.outcome), *said], cuts=False)
+        said = _said_rows(job_files.said_of(os.environ, known.job))
+        output.show(details(known.outcome, said), cuts=False)
         return
     data = _data(known, jobs)
     if as_json:

@@ -104,6 +104,11 @@ def test_the_last_lines_of_its_log_are_told_as_they_ended(tmp_path: Path) -> Non
 USED = Usage(cpu_s=60.0, memory_peak_bytes=24 << 30, oom_kills=1)
 
 
+def test_what_slicer_said_of_a_job_stands_in_the_column_of_the_rest() -> None:  # W20
+    first, *_, said = [line.text for line in details(OUTCOME, [("slicer said", "no")])]
+    assert said.index("no") == first.index(OUTCOME.job)
+
+
 # X2
 def test_what_is_not_known_of_gpu_memory_is_not_made_up() -> None:
     def shown(**changes: object) -> str:
