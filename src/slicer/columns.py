@@ -233,14 +233,8 @@ def _same(texts: Collection[str]) -> tuple[int, int]:
 
 def _common(one: str, other: str) -> int:
     """The length of their common beginning, in characters."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[:middle] == other[:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (here, there) in pairs if here != there), min(len(one), len(other)))
 
 
 def _cut(text: str, before: int, after: int, width: int, glyphs: Glyphs) -> str:
