@@ -243,6 +243,8 @@ def _cut(text: str, before: int, after: int, width: int, glyphs: Glyphs) -> str:
     That is shown in whole words, behind the word before it (``--lr 0.1``), if half of the width is enough.
     Where only scraps of several words would fit, the beginning is worth more.
     """
+    if width // 2 <= len(glyphs.ellipsis):
+        return clip(text, width, glyphs)
     end = max(before, len(text) - after)
     word = text.rfind(" ", 0, before) + 1
     option, words_end = text.rfind(" ", 0, max(0, word - 1)) + 1, f"{text} ".index(" ", end)

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from slicer.columns import ASCII, Glyphs, cell_count, table, told_apart
@@ -154,6 +154,7 @@ def test_a_column_that_says_nothing_leaves_its_room_to_commands() -> None:  # W2
         assert row.text.endswith(command) is (left == "-"), row
 
 
+@example(["a ", "  "], 1, ASCII)
 @given(
     st.lists(st.text("ab 訓\u0301", max_size=30), max_size=4), st.integers(1, 40),
     st.sampled_from([ASCII, Glyphs()]),
