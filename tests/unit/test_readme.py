@@ -89,9 +89,10 @@ def accept(line: str) -> None:
         options, words = runoptions.parse(rest, name)
         runoptions.parse([*words[1:]], name, options)
     else:
-        command = app.app.get_command(click.Context(app.app), name)
+        above = click.Context(app.app, **app.app.context_settings)  # commands keep what they inherit of it
+        command = app.app.get_command(above, name)
         assert command, name
-        with contextlib.suppress(click.exceptions.Exit), command.make_context(name, rest) as context:
+        with contextlib.suppress(click.exceptions.Exit), command.make_context(name, rest, above) as context:
             if name == "simjob":
                 job = SimOptions(**context.params)
                 assert job.spike is None or job.spike.at_s < job.plan.end_s, line

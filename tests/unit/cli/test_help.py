@@ -6,7 +6,6 @@ import re
 import shlex
 from pathlib import Path
 
-import click
 import pytest
 
 from slicer.cli import runoptions
@@ -62,7 +61,7 @@ def parse(arguments: list[str]) -> None:
     left = list(arguments)
     while left and f"{known.words} {left[0]}" in BY_WORDS:
         known = BY_WORDS[f"{known.words} {left.pop(0)}"]
-    known.command.make_context(known.words, left, click.Context(app))
+    known.command.make_context(known.words, left, known.context().parent)
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.words)
