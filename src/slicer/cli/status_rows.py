@@ -62,18 +62,21 @@ class Row:
 
 def rows(status: LedgerStatus, uid: int, at: float) -> tuple[Row, ...]:
     """The rows in their order. The jobs that begin later are those of ``uid``. ``at`` is the wall clock's."""
-    now_s, later = status.now_s, status.later
-    jobs: tuple[Lease | Ticket | DetachedJob, ...] = (*status.leases, *status.tickets, *later)
-    names = {each.job: each.name for each in jobs} if later else {}
+    now_s = status.now_s
     return (
         *(Row("gpu", state.gpu.uuid, state) for state in status.gpus),
         *(Row("job", each.job, each, each.uid, now_s - each.since_s) for each in status.leases),
         *(Row("waiting", each.job, each, each.uid, now_s - each.arrived_s) for each in status.tickets),
-        *(
-            Row("waiting", each.job, each, uid, at - each.began_at, _begins(each, names, at))
-            for each in later
-        ),
+        *later_rows(status, uid, at),
     )
+
+
+def later_rows(status: LedgerStatus, uid: int, at: float) -> Iterator[Row]:
+    """Those of the jobs that begin later, as in :func:`rows`."""
+    jobs: tuple[Lease | Ticket | DetachedJob, ...] = (*status.leases, *status.tickets, *status.later)
+    names = {each.job: each.name for each in jobs} if status.later else {}
+    for each in status.later:
+        yield Row("waiting", each.job, each, uid, at - each.began_at, _begins(each, names, at))
 
 
 def command_of(entry: Lease | Ticket | DetachedJob) -> str:

@@ -17,12 +17,12 @@ from slicer.backend import broker_socket
 from slicer.broker.client.calls import ask
 from slicer.broker.client.standing import status_reader
 from slicer.broker.protocol.messages import PastLease, PastLeases, Recent
-from slicer.cli import metrics, output, say, status_rows
+from slicer.cli import metrics, output, say
 from slicer.cli.history import ended
 from slicer.cli.live.changes import ChangeWaiter
 from slicer.cli.queue import rows
 from slicer.cli.serve_look import need_aiohttp
-from slicer.cli.status_rows import marks_of
+from slicer.cli.status_rows import later_rows, marks_of
 from slicer.cli.status_why import reason
 from slicer.columns import Line
 from slicer.errors import EX_OK, SlicerError, UsageError
@@ -149,7 +149,7 @@ class BoardReader:
         try:
             status = self._status = self._reader.read(notes.append)
             servers, queues = standings.read(os.environ, notes.append), rows.running(status.directory)
-            begins = {row.key: row.begins for row in status_rows.rows(status, os.geteuid(), time.time())}
+            begins = {row.key: row.begins for row in later_rows(status, os.geteuid(), time.time())}
             self._board = board(
                 status, servers, queues, self._zero_s, lambda each: reason(each, status),
                 lambda each: marks_of(each, status, status.gpus),

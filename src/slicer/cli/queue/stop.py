@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
@@ -110,7 +108,10 @@ def _not_running(file: str) -> UsageError:
 
 
 def _set_paused(file: str, log_dir: str | None, *, is_paused: bool) -> None:
-    with _running(file, log_dir) as asked:
+    with client.queues(os.environ) as found:
+        asked = client.of_file(found, file, log_dir)
+        if asked is None:
+            raise _not_running(file)
         answer = asked.ask("pause", paused=is_paused)
     waiting = counted(answer["pending"], "line")
     if not answer["changed"]:
@@ -119,16 +120,6 @@ def _set_paused(file: str, log_dir: str | None, *, is_paused: bool) -> None:
         print(f"paused {quote(file)}: nothing new is started, {waiting} wait")
     else:
         print(f"resumed {quote(file)}: {waiting} to start")
-
-
-@contextmanager
-def _running(file: str, log_dir: str | None) -> Iterator[Asked]:
-    """The queue that runs the file. Raises UsageError."""
-    with client.queues(os.environ) as found:
-        asked = client.of_file(found, file, log_dir)
-        if asked is None:
-            raise _not_running(file)
-        yield asked
 
 
 def tell_to_leave(asked: Asked, *, finish: bool = False) -> list[str]:
