@@ -64,11 +64,10 @@ def detach(options: QueueOptions, environ: Mapping[str, str], *, as_json: bool, 
         }  # fmt: skip
         print(json.dumps(told, separators=(",", ":")))
     elif not quiet:
-        systemctl = "systemctl --user" if manager == "user" else "systemctl"
-        stop = f"{systemctl} stop {started.unit}" if started.unit else f"kill {started.pid}"
         log, board = (quote(f"{options.log_dir}/{name}") for name in ("queue.log", "status.txt"))
         print(f"detached as {_named(started)}: tail -f {log}, watch cat {board}")
-        print(f"{stop}: starts no new jobs and waits for the running ones")
+        file = quote(options.jobs_file)
+        print(f"slicer queue stop {file} --finish: starts no new jobs, and the running ones may finish")
         lingers = manager == "system" or gather_session(os.geteuid()).lingers
         print(service.after_boot(is_restored=feature_units.resumes_queues(manager, environ), lingers=lingers))
     if started.ends:
