@@ -12,7 +12,7 @@ import pytest
 from slicer.outcome.series import Series
 from slicer.report import figures
 from slicer.report import page as report_page
-from slicer.report.parts import Card, Job, Period, Report
+from slicer.report.parts import Card, Period, Report, ReportedJob
 from slicer.report.summary import summary
 from tests.browser import Page
 from tests.unit.report.jobs import job, series
@@ -23,7 +23,7 @@ EVIL = "</script></title><img src=http://example.invalid/x onerror=document.titl
 CARDS = [Card(f"GPU-{number}", f"GPU {number}", 24576) for number in range(4)]
 
 
-def made(count: int, *more: Job, hours: int = 7 * 24) -> Report:
+def made(count: int, *more: ReportedJob, hours: int = 7 * 24) -> Report:
     """A week, or so many hours, of jobs of two users on four GPUs."""
     chance = random.Random(1)
     length = hours * HOUR * len(CARDS) / max(count, 1)

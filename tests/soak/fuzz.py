@@ -24,7 +24,7 @@ from typing import Any
 from slicer.broker.protocol import messages, wire
 from slicer.gpu.sim.usage import Use
 from slicer.job.job import Started
-from slicer.job.report import Report
+from slicer.job.report import KeeperReport
 from slicer.ledger import tickets
 from slicer.model import Lease, Outcome, Request, Ticket, Usage
 from slicer.outcome.outcome_file import outcome_json
@@ -234,7 +234,7 @@ TARGETS: dict[str, Target] = {
     ),
     "ticket": Target((statefile.encode(TICKET),), _record(Ticket)),
     "use": Target((statefile.encode(Use(42, 4711, 90, ("SIM-0", "SIM-1"), (10, 20))),), _record(Use)),
-    "report": Target((statefile.encode(Report(1, "exited", 256, wall_s=1.5)),), _record(Report)),
+    "report": Target((statefile.encode(KeeperReport(1, "exited", 256, wall_s=1.5)),), _record(KeeperReport)),
     "usage": Target(
         (statefile.encode(Usage(1.5, 1.0, oom_kills=0, memory_peak_bytes=2**62)), statefile.encode(Usage())),
         _record(Usage),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -78,6 +80,16 @@ def test_a_quiet_queue_imports_only_what_every_queue_needs() -> None:  # design:
     loaded = loaded_by("import slicer.cli.queue.show, slicer.queue.loop")
     assert "slicer.queue.display" in loaded
     assert loaded & RARE == set()
+
+
+# The public name, the name on the broker's wire, and the words of two pure machines that never meet.
+TWO_MEANINGS = {"Lease": "api, model", "Usage": "broker, model", "Event": "job, queue", "Life": "job, serve"}
+
+
+def test_a_class_name_means_one_thing() -> None:  # design: words
+    sources = "\n".join(path.read_text() for path in Path(SRC, "slicer").rglob("*.py"))
+    names = Counter(re.findall(r"^class (\w+)", sources, re.MULTILINE))
+    assert {name for name, count in names.items() if count > 1} <= TWO_MEANINGS.keys()
 
 
 def test_nothing_uses_select_2_which_knows_no_descriptor_above_1023() -> None:  # D14

@@ -8,11 +8,11 @@ import time
 from slicer.cli import say
 from slicer.config.profiles import Config, host, load
 from slicer.errors import SlicerError, UsageError
+from slicer.state.directory import Failing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from contextlib import AbstractContextManager
     from typing import TypeVar
 
     _T = TypeVar("_T")
@@ -27,22 +27,9 @@ class NoLibrary(SlicerError):
         self.kind = f"no-{name}"
 
 
-def failing(
-    what: str, where: str, *, kind: type[SlicerError] = SlicerError, hint: str = ""
-) -> AbstractContextManager[None]:
+def failing(what: str, where: str, *, kind: type[SlicerError] = SlicerError, hint: str = "") -> Failing:
     """Turn an OSError into an error for the user: ``what`` failed, and why."""
-    return _Failing(lambda why: kind(f"{what}: {why}", where=where, hint=hint))
-
-
-class _Failing:
-    def __init__(self, error_of: Callable[[str | None], SlicerError]) -> None:
-        self._error_of = error_of
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        if isinstance(error, OSError):
-            raise self._error_of(error.strerror) from error
+    return Failing(lambda error: kind(f"{what}: {error.strerror}", where=where, hint=hint))
 
 
 def check_directory() -> None:

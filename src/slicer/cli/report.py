@@ -31,7 +31,7 @@ from slicer.outcome.result import result_of
 from slicer.outcome.series import Series
 from slicer.report import page
 from slicer.report.figures import made
-from slicer.report.parts import OK, RUNNING, STOPPED, UNKNOWN, Card, Job, Period, Report
+from slicer.report.parts import OK, RUNNING, STOPPED, UNKNOWN, Card, Period, Report, ReportedJob
 from slicer.report.summary import summary
 from slicer.text import one_line, visible
 
@@ -123,7 +123,7 @@ def _series(*, all_users: bool) -> Callable[[Sequence[str]], dict[str, Series]]:
     return functools.partial(samples.read, history.default_path())
 
 
-def _of_all() -> list[Job]:
+def _of_all() -> list[ReportedJob]:
     """Everybody's ended jobs, as the broker recorded them."""
     if os.geteuid():
         hint = "leave it out for a report about your own jobs"
@@ -131,10 +131,10 @@ def _of_all() -> list[Job]:
     return [_of_row(each) for each in accounts.jobs(accounts.PATH, limit=None)]
 
 
-def _job(uid: int, id: str, name: str, profile: str, **fields: Any) -> Job:
+def _job(uid: int, id: str, name: str, profile: str, **fields: Any) -> ReportedJob:
     """A job of a user. Its texts are made fit for display."""
     id, name, profile = (one_line(text, _LONGEST) for text in (id, name, profile))
-    return Job(id=id, name=name, user=_user(uid), profile=profile, **{"key": id, **fields})
+    return ReportedJob(id=id, name=name, user=_user(uid), profile=profile, **{"key": id, **fields})
 
 
 @functools.cache
@@ -149,7 +149,7 @@ def _ending(each: Outcome | AccountRow, how: str) -> str:
     return each.ended_by or "failed" if how in (OK, STOPPED, UNKNOWN) else how
 
 
-def _of_outcome(each: Outcome) -> Job:
+def _of_outcome(each: Outcome) -> ReportedJob:
     program = os.path.basename(each.command[0]) if each.command else ""
     return _job(
         each.uid, each.job, each.name or program, each.profile, gpus=each.gpus, began=each.started_at,
@@ -158,7 +158,7 @@ def _of_outcome(each: Outcome) -> Job:
     )  # fmt: skip
 
 
-def _of_row(each: AccountRow) -> Job:
+def _of_row(each: AccountRow) -> ReportedJob:
     gpus = tuple(each.gpus.split())
     slots = dict(word.rpartition("=")[::2] for word in each.slots.split())
     is_whole = each.gpu_rate >= len(gpus)
@@ -171,7 +171,7 @@ def _of_row(each: AccountRow) -> Job:
     )  # fmt: skip
 
 
-def _of_lease(lease: Lease, now: float, began: float) -> Job:
+def _of_lease(lease: Lease, now: float, began: float) -> ReportedJob:
     return _job(
         lease.uid, lease.job, lease.name, lease.profile, gpus=lease.gpus, began=began, ended=now,
         waited_s=None, declared_mib=lease.vram_mib, peak_mib=lease.vram_peak_mib,

@@ -17,7 +17,7 @@ from slicer.job.job_control import JobControl
 from slicer.job.leftovers import living, wait_for_any
 from slicer.job.life import Event, Life, Terms, due_s, step
 from slicer.job.program import spawn
-from slicer.job.report import Report, final_reason
+from slicer.job.report import KeeperReport, final_reason
 from slicer.job.stop_rule import StopRule, asked_for, due
 from slicer.kernel import cgroup, proc
 from slicer.kernel.signals import (
@@ -93,7 +93,7 @@ class Command:
     """One task's command. ``notify`` gets reports before its end; ``others`` lists the other processes."""
 
     def __init__(
-        self, task: Task, notify: Callable[[Report, Usage], None],
+        self, task: Task, notify: Callable[[KeeperReport, Usage], None],
         watchdog: Watchdog | None, others: Callable[[], list[int]], output: Output | None,
     ) -> None:  # fmt: skip
         self._task = task
@@ -115,7 +115,7 @@ class Command:
 
             self._log_bound = LogBound(1, task.log_mib)
 
-    def run(self, began: float, early: Sequence[int] = ()) -> tuple[Report, Usage]:
+    def run(self, began: float, early: Sequence[int] = ()) -> tuple[KeeperReport, Usage]:
         """Stay until no process is left. ``began``: the scope's start; ``early``: signals before that."""
         self._scope_began = began
         self._life = Life(time.monotonic(), self._task.stop)
@@ -123,7 +123,7 @@ class Command:
         exec_errno = self._spawn()
         proc.survive_group_kill()
         if exec_errno:
-            return Report(1, "exited", exec_errno=exec_errno), self._usage()
+            return KeeperReport(1, "exited", exec_errno=exec_errno), self._usage()
         for signo in early:
             self._step(Event("passed", signo))
         for info in arrived:
@@ -150,7 +150,7 @@ class Command:
         usage = self._usage()
         reason = final_reason(life.reason, self._status, usage.oom_kills)
         by = life.ended_by if reason != "signal" else life.senders.get(os.WTERMSIG(self._status), "")
-        return Report(1, reason, self._status, 0, ended_s - life.began_s, leftovers, by), usage
+        return KeeperReport(1, reason, self._status, 0, ended_s - life.began_s, leftovers, by), usage
 
     # -- its beginning -------------------------------------------------------------------------------------
 
@@ -294,7 +294,8 @@ class Command:
         life, usage = self._life, self._usage()
         reason = final_reason(life.reason, self._status, usage.oom_kills)
         wall_s = time.monotonic() - life.began_s
-        self._notify(Report(0, reason, wall_s=wall_s, leftovers=leftovers, ended_by=life.ended_by), usage)
+        report = KeeperReport(0, reason, wall_s=wall_s, leftovers=leftovers, ended_by=life.ended_by)
+        self._notify(report, usage)
 
     def _signal_all(self, signo: int) -> bool:
         """Signal the job's processes; False if there are some, and we may signal none of them."""

@@ -13,7 +13,7 @@ from slicer.backend import Backend, changes_of
 from slicer.errors import SlicerError, StateError
 from slicer.job import words
 from slicer.job.job import NOBODY, Follower, Job, Started, tell
-from slicer.job.report import Interventions, Report, exit_of, killed_reason
+from slicer.job.report import Interventions, KeeperReport, exit_of, killed_reason
 from slicer.job.scope import stop_timeout_s
 from slicer.kernel import cgroup, proc
 from slicer.kernel.signals import signal
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def outcome_of(
-    job: Job, started: Started, report: Report, usage: Usage, held: HeldLease,
+    job: Job, started: Started, report: KeeperReport, usage: Usage, held: HeldLease,
     enforced: tuple[tuple[str, ...], tuple[str, ...]], *, was_watched: bool = True,
 ) -> Outcome:  # fmt: skip
     """The outcome of a job that ran. ``enforced``: the effective directives, and the ineffective ones.
@@ -65,7 +65,7 @@ def outcome_of(
     )  # fmt: skip
 
 
-def _has_lost_manager(started: Started, report: Report) -> bool:
+def _has_lost_manager(started: Started, report: KeeperReport) -> bool:
     """Whether the user's systemd has ended since the start, or ends: what it leaves is killed unasked."""
     above, mark, below = started.cgroup.partition("/user@")
     if not mark:
@@ -97,7 +97,7 @@ def forget(job: Job, held: HeldLease) -> None:
 
 
 def _interventions(
-    job: Job, started: Started, held: HeldLease, report: Report, *, was_watched: bool
+    job: Job, started: Started, held: HeldLease, report: KeeperReport, *, was_watched: bool
 ) -> Interventions:
     if held.fd < 0:  # it ran inside another job, which owns the scope
         return Interventions(None, report.ended_by)
@@ -255,9 +255,9 @@ def kills_in_slice(cgroup_name: str) -> int | None:
 
 
 def report_without(
-    job: Job, backend: Backend, held: HeldLease, started: Started, last: tuple[Report, Usage] | None,
+    job: Job, backend: Backend, held: HeldLease, started: Started, last: tuple[KeeperReport, Usage] | None,
     kills_before: int | None, warn: Callable[[str], None],
-) -> tuple[Report, Usage]:  # fmt: skip
+) -> tuple[KeeperReport, Usage]:  # fmt: skip
     """End the rest of a job whose keeper was killed, and report what is known about it.
 
     ``last``: its last report; ``kills_before``: :func:`kills_in_slice` at the start, None: not asked.
@@ -283,7 +283,7 @@ def report_without(
     held.is_outlived = bool(backend.living(job.id, started.cgroup)) or held.is_shared()
     wall_s = time.monotonic() - started.began
     if last is not None:
-        return Report(1, last[0].reason, signal.SIGKILL, 0, wall_s, left, last[0].ended_by), usage
+        return KeeperReport(1, last[0].reason, signal.SIGKILL, 0, wall_s, left, last[0].ended_by), usage
     reason = killed_reason(usage.oom_kills, wall_s, job.profile.timeout_s)
     ended_by: EndedBy = "outside" if reason == "signal" else ""
-    return Report(1, reason, signal.SIGKILL, 0, wall_s, left, ended_by), usage
+    return KeeperReport(1, reason, signal.SIGKILL, 0, wall_s, left, ended_by), usage

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @record
-class Use:
+class GpuUse:
     """A running job's use of its GPUs, in their order; () before the first look."""
 
     now_mib: tuple[int, ...]

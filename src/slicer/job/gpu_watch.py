@@ -16,7 +16,7 @@ import time
 from slicer.errors import NoGpu, SlicerError
 from slicer.gpu.attribution import attribute, process_counts
 from slicer.gpu.observer import GpuObserver
-from slicer.job.gpu_use import Escaped, Exceeded, Use
+from slicer.job.gpu_use import Escaped, Exceeded, GpuUse
 from slicer.job.job import Follower, Job, tell
 from slicer.kernel.sleep import seconds_until
 from slicer.quantity import format_size
@@ -94,8 +94,8 @@ class GpuWatch:
         return self.held.lease.vram_peak_mib
 
     @property
-    def use(self) -> Use:
-        return Use(self.now_mib, self.peak_mib, self.utilisation, self.looks)
+    def use(self) -> GpuUse:
+        return GpuUse(self.now_mib, self.peak_mib, self.utilisation, self.looks)
 
     def left_s(self) -> float | None:
         """The seconds until the next look; None: there will be none."""

@@ -20,13 +20,13 @@ from slicer.ledger import control_log
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.job.job import Job, Started
-    from slicer.job.report import Report
+    from slicer.job.report import KeeperReport
     from slicer.ledger.held_lease import HeldLease
     from slicer.model import Manager
 
 
 def interventions(
-    job: Job, started: Started, held: HeldLease, report: Report, *, was_watched: bool
+    job: Job, started: Started, held: HeldLease, report: KeeperReport, *, was_watched: bool
 ) -> Interventions:
     """The interventions in a job. Raises nothing: unreadable parts are left out."""
     try:

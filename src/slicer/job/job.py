@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from slicer.job.command import Output
-    from slicer.job.gpu_use import Found, Use
+    from slicer.job.gpu_use import Found, GpuUse
     from slicer.ledger.held_lease import HeldLease
     from slicer.ledger.leasing import PreparedRequest
     from slicer.model import Busy, Lease, Notify, Outcome, Profile, Property, ScopeSpec
@@ -145,7 +145,7 @@ class Follower:
     def begun(self) -> None:
         """The command has its order."""
 
-    def used(self, use: Use, *, is_last: bool = False) -> None:
+    def used(self, use: GpuUse, *, is_last: bool = False) -> None:
         """The job's GPUs were looked at."""
 
     def found(self, news: Found) -> bool:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from slicer.backend import Backend
     from slicer.job.command import Output, Task
     from slicer.job.job import Job
-    from slicer.job.report import Report
+    from slicer.job.report import KeeperReport
     from slicer.ledger.ledger import Ledger
     from slicer.model import Outcome
 
@@ -165,21 +165,21 @@ class Keeper:
 
     # -- the command ---------------------------------------------------------------------------------------
 
-    def _run(self, task: Task, started: Started) -> tuple[Report, Usage]:
+    def _run(self, task: Task, started: Started) -> tuple[KeeperReport, Usage]:
         from slicer.job.command import Command
-        from slicer.job.report import Report
+        from slicer.job.report import KeeperReport
 
         job = self._job
         try:
             output = self._output()
         except OSError as error:
-            return Report(1, "unknown", exec_errno=error.errno or errno.EIO), Usage()
+            return KeeperReport(1, "unknown", exec_errno=error.errno or errno.EIO), Usage()
         try:
             if job.directory:
                 os.chdir(job.directory)
         except OSError as error:
             self._say(f"cannot run in {job.directory}: {error.strerror}")
-            return Report(1, "exited", EX_NOT_EXECUTABLE << 8), Usage()
+            return KeeperReport(1, "exited", EX_NOT_EXECUTABLE << 8), Usage()
         members = self._backend.members(started.cgroup, output.pid if output else 0)
         command = Command(task, self._tell, self._watchdog, members, output)
         report, usage = command.run(started.began, self._early)
@@ -206,7 +206,7 @@ class Keeper:
             return None
         return Redirection(*job.output)
 
-    def _tell(self, report: Report, usage: Usage) -> None:
+    def _tell(self, report: KeeperReport, usage: Usage) -> None:
         from slicer.job.report import pack
 
         try:
@@ -221,7 +221,7 @@ class Keeper:
 
     # -- after the command ---------------------------------------------------------------------------------
 
-    def _end(self, started: Started, report: Report, usage: Usage) -> None:
+    def _end(self, started: Started, report: KeeperReport, usage: Usage) -> None:
         self._tell(report, usage)
         faults.point("keeper-told")
         os.close(self._up_write)
@@ -229,7 +229,7 @@ class Keeper:
         if os.read(self._down_read, 1) != RECORDED:
             self._finish_alone(started, report, usage)
 
-    def _finish_alone(self, started: Started, report: Report, usage: Usage) -> None:
+    def _finish_alone(self, started: Started, report: KeeperReport, usage: Usage) -> None:
         """The supervisor is dead. It may have recorded the outcome, but history keeps one row per job."""
         from slicer.job import ending
 
@@ -241,7 +241,7 @@ class Keeper:
             ending.finish(self._job, outcome, self._held, lambda _: None, watch)
         ending.forget(self._job, self._held)
 
-    def _outcome(self, started: Started, report: Report, usage: Usage) -> Outcome:
+    def _outcome(self, started: Started, report: KeeperReport, usage: Usage) -> Outcome:
         from slicer.job import ending
 
         if self._job.fence is not None:  # the supervisor has set it since our fork

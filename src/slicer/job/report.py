@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @record
-class Report:
+class KeeperReport:
     """A report on the command. It is final once only the keeper is left in the scope."""
 
     is_final: int
@@ -48,7 +48,7 @@ class Interventions:
     not_enforced: tuple[str, ...] = ()
 
 
-def exit_of(report: Report) -> Exit:
+def exit_of(report: KeeperReport) -> Exit:
     """The exit as a shell would show it (128 + the signal), except for a time limit's own code."""
     if report.exec_errno:
         return Exit(EX_NOT_FOUND if report.exec_errno == errno.ENOENT else EX_NOT_EXECUTABLE, None)
@@ -80,16 +80,16 @@ def killed_reason(oom_kills: int | None, wall_s: float, timeout_s: float | None)
     return "timeout" if timeout_s is not None and wall_s >= timeout_s else "signal"
 
 
-def pack(report: Report, usage: Usage) -> bytes:
+def pack(report: KeeperReport, usage: Usage) -> bytes:
     """One message. It is smaller than PIPE_BUF, so a pipe passes it whole."""
     return statefile.encode(report) + b"\0" + statefile.encode(usage) + b"\0"
 
 
-def unpack(data: bytes) -> tuple[Report, Usage] | None:
+def unpack(data: bytes) -> tuple[KeeperReport, Usage] | None:
     """The last whole message in ``data``. None: there is none."""
     parts = data.split(b"\0")[:-1]  # the rest after the last NUL is incomplete
     whole = len(parts) // 2 * 2
     if not whole:
         return None
     report, usage = parts[whole - 2 : whole]
-    return statefile.decode(Report, report), statefile.decode(Usage, usage)
+    return statefile.decode(KeeperReport, report), statefile.decode(Usage, usage)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from slicer.backend import Backend
     from slicer.job.job import Follower, Job, Listener
-    from slicer.job.report import Report
+    from slicer.job.report import KeeperReport
     from slicer.job.sampling import Sampler
     from slicer.job.scope_watch import ScopeWatch
     from slicer.ledger.control_log import Kind
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from slicer.model import Usage
     from slicer.outcome.series import Series
 
-    Reported = tuple[Report, Usage]
+    Reported = tuple[KeeperReport, Usage]
 
 _TAKEN = FORWARDED | {signal.SIGCHLD}
 _ENDING = INTERRUPTS | {signal.SIGQUIT, STOP}  # these ask the job to end

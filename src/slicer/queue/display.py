@@ -12,7 +12,7 @@ from slicer.queue.engine.engine import Engine
 from slicer.queue.events import Renderer
 from slicer.queue.judge import judging
 from slicer.queue.judge.log import last_line
-from slicer.queue.model import Board, BoardState, Event, JobState, Kind, QueueOptions, Row
+from slicer.queue.model import Board, BoardState, Event, JobRow, JobState, Kind, QueueOptions
 from slicer.queue.show import board_text, rows
 from slicer.queue.start.dispatch import Dispatch
 from slicer.queue.start.pending import Pending
@@ -130,11 +130,11 @@ class Display:
         self._cost_s = time.monotonic() - began
         return made
 
-    def _submitted_row(self, state: JobState) -> Row:
+    def _submitted_row(self, state: JobState) -> JobRow:
         return rows.row(state, waits_for=self._engine.why_unstarted(state.job))
 
-    def _pending_rows(self, pending: Pending) -> list[Row]:
-        found: list[Row] = []
+    def _pending_rows(self, pending: Pending) -> list[JobRow]:
+        found: list[JobRow] = []
         first: dict[Kind, int] = {}
         for entry in pending.first(rows.PENDING_SHOWN):
             state = self._register.states[entry.key]

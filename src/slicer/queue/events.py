@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from slicer.job.gpu_use import Use
+from slicer.job.gpu_use import GpuUse
 from slicer.queue.model import Board, Event, EventKind, JobState
 from slicer.queue.show import rows
 
@@ -69,7 +69,7 @@ class Events:
         self._has_stalled = False
         self._was_waiting = False
         self.has_drained = False
-        self.use_of: Callable[[str], Use | None] = lambda _: None  # set later: by job id
+        self.use_of: Callable[[str], GpuUse | None] = lambda _: None  # set later: by job id
         self.notifier: Notifier | None = None
 
     def __bool__(self) -> bool:

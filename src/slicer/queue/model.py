@@ -156,7 +156,7 @@ STATE_DEFAULTS: dict[str, Any] = {
 
 
 @record
-class Row:
+class JobRow:
     no: int
     name: str  # "" if the line has none
     command: str
@@ -198,9 +198,9 @@ class Board:
     at: float
     began_at: float
     gpus: tuple[GpuRow, ...]
-    running: tuple[Row, ...]
-    pending: tuple[Row, ...]  # in the order of their starts
-    done: tuple[Row, ...]  # in the order of their ends
+    running: tuple[JobRow, ...]
+    pending: tuple[JobRow, ...]  # in the order of their starts
+    done: tuple[JobRow, ...]  # in the order of their ends
     counts: dict[Status, int]
     eta_s: float | None  # until all is done; None: no basis for an estimate
     state: BoardState
@@ -246,7 +246,7 @@ class Event:
 
     kind: EventKind
     at: float
-    job: Row | None = None
+    job: JobRow | None = None
     data: Mapping[str, Any] = MappingProxyType({})
 
 

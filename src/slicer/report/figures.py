@@ -9,10 +9,21 @@ from collections.abc import Callable, Iterable, Sequence
 from slicer.record import replace
 from slicer.report import over_time
 from slicer.report.over_time import ReadSeries
-from slicer.report.parts import RUNNING, Bar, Card, Ending, Job, MemoryUse, Period, Report, Waiting
+from slicer.report.parts import (
+    RUNNING,
+    Bar,
+    Card,
+    EndingCount,
+    MemoryUse,
+    Period,
+    Report,
+    ReportedJob,
+    WaitTimes,
+)
 from slicer.text import but_numbers
 
-_Held = tuple[Job, int, int, float]  # on one GPU: its declared memory and its peak in MiB, for how long
+# A job on one GPU: its declared memory and its peak in MiB, for how long.
+_Held = tuple[ReportedJob, int, int, float]
 
 # The columns of the distribution of waiting times: each ends where the next begins.
 WAITS = (
@@ -24,7 +35,7 @@ _MARGIN = 1.1  # what a declaration should have above the highest peak
 _ROUND_MIB = 512
 
 
-def made(jobs: Iterable[Job], cards: Sequence[Card], period: Period, series: ReadSeries) -> Report:
+def made(jobs: Iterable[ReportedJob], cards: Sequence[Card], period: Period, series: ReadSeries) -> Report:
     """The report about the jobs that ran in the period.
 
     ``cards`` are the machine's GPUs; others that jobs held are added. ``series`` returns the figures over
@@ -44,7 +55,7 @@ def made(jobs: Iterable[Job], cards: Sequence[Card], period: Period, series: Rea
     )  # fmt: skip
 
 
-def bars(jobs: Sequence[Job], cards: Sequence[Card], period: Period) -> list[Bar]:
+def bars(jobs: Sequence[ReportedJob], cards: Sequence[Card], period: Period) -> list[Bar]:
     """The timeline: jobs on the same GPU at the same time are on lanes of their own."""
     places = {card.uuid: number for number, card in enumerate(cards)}
     rows: list[list[Bar]] = [[] for _ in cards]
@@ -57,7 +68,7 @@ def bars(jobs: Sequence[Job], cards: Sequence[Card], period: Period) -> list[Bar
     return [bar for row in rows for group in _groups(row) for bar in _on_lanes(group)]
 
 
-def _used(job: Job, order: int, card: Card) -> float | None:
+def _used(job: ReportedJob, order: int, card: Card) -> float | None:
     declared = job.declared_on(card)
     if not declared or order >= len(job.peak_mib):
         return None
@@ -90,7 +101,7 @@ def _on_lanes(group: list[Bar]) -> list[Bar]:
     return [replace(bar, bottom=lane * high, top=(lane + 1) * high) for bar, lane in placed]
 
 
-def memory_uses(jobs: Sequence[Job], cards: Sequence[Card], period: Period) -> list[MemoryUse]:
+def memory_uses(jobs: Sequence[ReportedJob], cards: Sequence[Card], period: Period) -> list[MemoryUse]:
     """What was declared and used, by name and profile, of jobs of which both are known.
 
     Many names that are alike but for numbers, as in a sweep, count as one.
@@ -125,7 +136,7 @@ def _memory_use(profile: str, held: list[_Held]) -> MemoryUse:
     )  # fmt: skip
 
 
-def waits(jobs: Sequence[Job], of: Callable[[Job], str]) -> list[Waiting]:
+def waits(jobs: Sequence[ReportedJob], of: Callable[[ReportedJob], str]) -> list[WaitTimes]:
     found: dict[str, list[float]] = {}
     for job in jobs:
         if job.waited_s is not None:
@@ -134,12 +145,12 @@ def waits(jobs: Sequence[Job], of: Callable[[Job], str]) -> list[Waiting]:
     return sorted(made, key=lambda each: (-each.jobs, each.of))
 
 
-def _waiting(name: str, waited: list[float]) -> Waiting:
+def _waiting(name: str, waited: list[float]) -> WaitTimes:
     counts = [0] * len(WAITS)
     for each in waited:
         counts[next(place for place, (end, _) in enumerate(WAITS) if each < end)] += 1
     median, p90 = quantile(waited, 0.5), quantile(waited, 0.9)
-    return Waiting(name, len(waited), median, p90, waited[-1], tuple(counts))
+    return WaitTimes(name, len(waited), median, p90, waited[-1], tuple(counts))
 
 
 def quantile(ordered: Sequence[float], part: float) -> float:
@@ -150,18 +161,18 @@ def quantile(ordered: Sequence[float], part: float) -> float:
     return ordered[low] + (place - low) * (ordered[high] - ordered[low])
 
 
-def endings(jobs: Sequence[Job], period: Period) -> list[Ending]:
+def endings(jobs: Sequence[ReportedJob], period: Period) -> list[EndingCount]:
     """How jobs ended, with the GPU time that they held in the period."""
-    found: dict[str, list[Job]] = {}
+    found: dict[str, list[ReportedJob]] = {}
     for job in jobs:
         found.setdefault(job.ending, []).append(job)
     made = [
-        Ending(ending, len(some), sum(gpu_seconds(job, period) for job in some))
+        EndingCount(ending, len(some), sum(gpu_seconds(job, period) for job in some))
         for ending, some in found.items()
     ]
     return sorted(made, key=lambda each: (-each.jobs, each.ending))
 
 
-def gpu_seconds(job: Job, period: Period) -> float:
+def gpu_seconds(job: ReportedJob, period: Period) -> float:
     began, ended = period.overlap(job)
     return len(job.gpus) * (ended - began)

@@ -7,7 +7,7 @@ from itertools import accumulate
 
 from slicer.outcome.series import Series
 from slicer.quantity import MAX_CPU
-from slicer.report.parts import Card, Job, OverTime, Period
+from slicer.report.parts import Card, OverTime, Period, ReportedJob
 
 Values = Sequence[float | None]
 ReadSeries = Callable[[Sequence[str]], dict[str, Series]]
@@ -83,7 +83,7 @@ class _Measured:
     def __init__(self, period: Period) -> None:
         self.values, self.known = Bins(period), Bins(period)
 
-    def add(self, job: Job, series: Series, values: Values, most: float) -> None:
+    def add(self, job: ReportedJob, series: Series, values: Values, most: float) -> None:
         """Users tell their own figures: none counts above ``most``, or while the job did not run."""
         own = Period(job.began, job.ended)
         believed = [value if value is not None and value <= most else None for value in values]
@@ -99,7 +99,7 @@ class _Measured:
         )  # fmt: skip
 
 
-def made(jobs: Sequence[Job], cards: Sequence[Card], period: Period, series: ReadSeries) -> OverTime:
+def made(jobs: Sequence[ReportedJob], cards: Sequence[Card], period: Period, series: ReadSeries) -> OverTime:
     """What the jobs held and used. ``series`` returns their figures over time, by their keys."""
     by_uuid = {card.uuid: card for card in cards}
     declared, slots = Bins(period), Bins(period)
@@ -136,7 +136,7 @@ def made(jobs: Sequence[Job], cards: Sequence[Card], period: Period, series: Rea
     )  # fmt: skip
 
 
-def _held(jobs: Sequence[Job], uuid: str, period: Period) -> Bins:
+def _held(jobs: Sequence[ReportedJob], uuid: str, period: Period) -> Bins:
     """How long a GPU was held, by one job or several. ``jobs`` are in the order of their beginnings."""
     bins, free_from = Bins(period), period.began
     for job in jobs:

@@ -11,7 +11,7 @@ from slicer.quantity import format_duration, format_mib
 from slicer.report import plots
 from slicer.report.figures import WAITS
 from slicer.report.markup import Html, element
-from slicer.report.parts import Report, Waiting
+from slicer.report.parts import Report, WaitTimes
 from slicer.report.summary import hours, summary
 
 _MOST_ROWS = 40  # of a table
@@ -98,7 +98,7 @@ def _waiting(report: Report) -> Html:
     return _section("Waiting", note, *tables)
 
 
-def _waiting_row(each: Waiting) -> list[str]:
+def _waiting_row(each: WaitTimes) -> list[str]:
     times = [format_duration(value) for value in (each.median_s, each.p90_s, each.longest_s)]
     parts = ((f"{count:,}" if count else "", f"--part: {count / each.jobs:.3f}") for count in each.counts)
     shares = (element("td", text, class_="n share", style=style) for text, style in parts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slicer.record import record
 
-# In Job.ending; everything else is a failure.
+# In ReportedJob.ending; everything else is a failure.
 OK, RUNNING, STOPPED, UNKNOWN = "ok", "running", "stopped", "unknown"
 
 
@@ -16,7 +16,7 @@ class Card:
 
 
 @record
-class Job:
+class ReportedJob:
     """A job that has ended, or is running. Its texts are fit for display."""
 
     key: str  # unlike ids, which their users may choose, no two jobs have the same
@@ -47,7 +47,7 @@ class Period:
     began: float
     ended: float
 
-    def overlap(self, job: Job) -> tuple[float, float]:
+    def overlap(self, job: ReportedJob) -> tuple[float, float]:
         """The part of the job in this period; its end is not after its beginning if there is none."""
         return max(job.began, self.began), min(job.ended, self.ended)
 
@@ -100,7 +100,7 @@ class MemoryUse:
 
 
 @record
-class Waiting:
+class WaitTimes:
     """How long jobs waited. ``counts`` has a number of jobs for each of figures.WAITS."""
 
     of: str
@@ -112,7 +112,7 @@ class Waiting:
 
 
 @record
-class Ending:
+class EndingCount:
     ending: str
     jobs: int
     gpu_s: float
@@ -121,11 +121,11 @@ class Ending:
 @record
 class Report:
     period: Period
-    jobs: tuple[Job, ...]  # by their beginnings
+    jobs: tuple[ReportedJob, ...]  # by their beginnings
     cards: tuple[Card, ...]
     bars: tuple[Bar, ...]
     over_time: OverTime
     memory: tuple[MemoryUse, ...]  # the largest saving first
-    by_profile: tuple[Waiting, ...]  # the most jobs first
-    by_user: tuple[Waiting, ...]
-    endings: tuple[Ending, ...]  # the most frequent first
+    by_profile: tuple[WaitTimes, ...]  # the most jobs first
+    by_user: tuple[WaitTimes, ...]
+    endings: tuple[EndingCount, ...]  # the most frequent first

@@ -19,7 +19,7 @@ from multidict import CIMultiDictProxy
 from yarl import URL
 
 from slicer.config import serve
-from slicer.serve import classify, refusing, shares, websockets
+from slicer.serve import classify, refusing, seats, websockets
 from slicer.serve.classify import Body, RequestHead
 from slicer.serve.hosts import asker, is_address, is_meant, is_own
 from slicer.serve.refusing import OwnResponse
@@ -59,7 +59,7 @@ class Front:
         """The aiohttp runner, without sites yet. Its handlers are cancelled when their clients leave."""
         most = (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _OWN_FILES) // 2  # with one to the server
         return web.ServerRunner(
-            shares.FairServer(
+            seats.FairServer(
                 self.handle, most, auto_decompress=False,
                 max_line_size=_LONGEST_LINE, max_field_size=_LONGEST_LINE,
             )

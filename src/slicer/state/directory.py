@@ -18,6 +18,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from slicer.errors import SlicerError
+
 _WAY = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _FILE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
@@ -422,8 +424,10 @@ def write_all(fd: int, data: bytes, offset: int = 0) -> None:
         done += os.pwrite(fd, memoryview(data)[done:], offset + done)
 
 
-class _Failing:
-    def __init__(self, error_of: Callable[[OSError], StateError]) -> None:
+class Failing:
+    """Raises an OSError of the block as the error that ``error_of`` makes of it."""
+
+    def __init__(self, error_of: Callable[[OSError], SlicerError]) -> None:
         self._error_of = error_of
 
     def __enter__(self) -> None: ...
@@ -433,9 +437,9 @@ class _Failing:
             raise self._error_of(error) from error
 
 
-def failing(path: str, what: str = "cannot be used", rules: Rules = LEDGER) -> _Failing:
+def failing(path: str, what: str = "cannot be used", rules: Rules = LEDGER) -> Failing:
     """Raise an OSError of the block as StateError."""
-    return _Failing(lambda error: failed(path, error, rules, what))
+    return Failing(lambda error: failed(path, error, rules, what))
 
 
 def failed(path: str, error: OSError, rules: Rules = LEDGER, what: str = "cannot be used") -> StateError:

@@ -17,12 +17,12 @@ from typing import Any, Protocol
 from aiohttp import web
 
 from slicer.errors import SlicerError
-from slicer.serve import shares
+from slicer.serve import seats
 from slicer.serve.hosts import is_meant
 from slicer.serve.listening import BACKLOG, until_the_end
 
 
-class Source(Protocol):
+class BoardSource(Protocol):
     """Where the data comes from. Only one thread calls it, but for ``wake``."""
 
     def read(self) -> dict[str, str]:
@@ -61,10 +61,10 @@ _FRESH_S = 1.0  # an answer may be that old
 _OPEN = "application/openmetrics-text"
 
 
-class Board:
+class LiveBoard:
     """Answers requests. Use it within one event loop."""
 
-    def __init__(self, source: Source, hosts: Sequence[str], report: Callable[[str], None]) -> None:
+    def __init__(self, source: BoardSource, hosts: Sequence[str], report: Callable[[str], None]) -> None:
         """``hosts``: further names that it answers to. ``report`` gets messages for its own user."""
         self._source, self._hosts, self._report = source, hosts, report
         self._thread = ThreadPoolExecutor(1)
@@ -72,7 +72,7 @@ class Board:
         self._reading: dict[str, str] = {}
         self._read_s = -_FRESH_S
         self._news = asyncio.Event()  # set, and replaced, when there is a new reading
-        self._seats = shares.Shares(MOST_VIEWERS)
+        self._seats = seats.Seats(MOST_VIEWERS)
         self._viewers: dict[web.RequestHandler, asyncio.Transport] = {}
         self._watch: asyncio.Task[None] | None = None
         self._files = {path: (_bytes(name), kind) for path, (name, kind) in _FILES.items()}
@@ -193,10 +193,10 @@ class Board:
         return await asyncio.get_running_loop().run_in_executor(self._thread, act)
 
 
-class BoardServer(shares.FairServer):
+class BoardServer(seats.FairServer):
     """aiohttp's server, with a bound on the time of each connection."""
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: LiveBoard) -> None:
         super().__init__(board.handle, MOST_CONNECTIONS, lingering_time=0)
         self._board = board
 
@@ -207,15 +207,15 @@ class BoardServer(shares.FairServer):
 
 
 async def run(
-    sockets: Sequence[socket.socket], source: Source, hosts: Sequence[str], report: Callable[[str], None],
-    *, leaves: bool,
+    sockets: Sequence[socket.socket], source: BoardSource, hosts: Sequence[str],
+    report: Callable[[str], None], *, leaves: bool,
 ) -> None:  # fmt: skip
     """Serve until SIGTERM or SIGINT; with ``leaves`` also until nobody has looked for 30 s."""
     loop = asyncio.get_running_loop()
-    board = Board(source, hosts, report)
+    board = LiveBoard(source, hosts, report)
     servers = [await loop.create_server(board.server, sock=each, backlog=BACKLOG) for each in sockets]
     try:
-        await until_the_end(lambda: bool(board.server.shares), leaves=leaves)
+        await until_the_end(lambda: bool(board.server.seats), leaves=leaves)
     finally:
         for each in servers:
             each.close()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from slicer.doctor.checks import gpus, host, limits, state, units
 from slicer.doctor.facts.configuration import ProfileFacts
-from slicer.doctor.facts.gpus import GpuUser, Node
+from slicer.doctor.facts.gpus import DeviceNode, GpuUser
 from slicer.doctor.facts.host import Disk, DiskFacts, SessionFacts
 from slicer.doctor.facts.installed import UnitFile, WrapFacts
 from slicer.doctor.findings import AreaVerdict, Who
@@ -236,11 +236,11 @@ CASES: dict[str, tuple[Case, ...]] = {
         lambda: gpus.gpus(DEVICES, replace(DRIVER, library="11.450.51"), "", ALICE),
     ),
     "nouveau": (lambda: gpus.gpus(UNDER_NOUVEAU, NO_DRIVER, "", ALICE),),
-    "no-uvm-node": (on_devices(nodes=(Node("/dev/nvidia-uvm", False, False),)),),
-    "node-missing": (on_devices(nodes=(Node("/dev/nvidia0", False, False),)),),
+    "no-uvm-node": (on_devices(nodes=(DeviceNode("/dev/nvidia-uvm", False, False),)),),
+    "node-missing": (on_devices(nodes=(DeviceNode("/dev/nvidia0", False, False),)),),
     "node-forbidden": (
-        on_devices(nodes=(Node("/dev/nvidia0", True, False, "video"),)),
-        on_devices(nodes=(Node("/dev/nvidia0", True, False, "root"),)),
+        on_devices(nodes=(DeviceNode("/dev/nvidia0", True, False, "video"),)),
+        on_devices(nodes=(DeviceNode("/dev/nvidia0", True, False, "root"),)),
     ),
     "mig-on": (on_gpu(is_mig=True),),
     "exclusive-compute": tuple(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slicer.doctor.facts.broker import BrokerFacts
 from slicer.doctor.facts.configuration import ConfigurationFacts, EnvironmentFacts, OthersFacts, ProfileFacts
-from slicer.doctor.facts.gpus import DeviceFacts, DriverFacts, FenceFacts, Node, SharingFacts
+from slicer.doctor.facts.gpus import DeviceFacts, DeviceNode, DriverFacts, FenceFacts, SharingFacts
 from slicer.doctor.facts.host import Disk, DiskFacts, JournalFacts, KernelFacts, SessionFacts
 from slicer.doctor.facts.installed import UnitFacts, UnitFile, WrapFacts
 from slicer.doctor.facts.state import PathFacts, StateFacts
@@ -40,7 +40,7 @@ GPU = GpuDetails(
 )  # fmt: skip
 DEVICES = DeviceFacts(
     nvidia=("0000:01:00.0",), driven_by=("nvidia",), amd=0, driver="550.54",
-    nodes=tuple(Node(f"/dev/nvidia{end}", True, True) for end in ("ctl", "-uvm", "0")),
+    nodes=tuple(DeviceNode(f"/dev/nvidia{end}", True, True) for end in ("ctl", "-uvm", "0")),
 )  # fmt: skip
 DRIVER = DriverFacts("", "", "", "550.54", "12.550.52", (GPU,), ())
 NO_DRIVER = DriverFacts("no-library", "there is no NVIDIA driver", "install", "", "12.550.52", (), ())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from slicer.job.report import Exit, Report, exit_of, final_reason, pack, unpack
+from slicer.job.report import Exit, KeeperReport, exit_of, final_reason, pack, unpack
 from slicer.model import Usage
 
 if TYPE_CHECKING:
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 )
 # A9
 def test_an_exit_code_is_the_shells(status: int, expected: Exit) -> None:
-    assert exit_of(Report(1, "exited", status)) == expected
+    assert exit_of(KeeperReport(1, "exited", status)) == expected
 
 
 def test_a_time_limit_has_an_exit_code_of_its_own() -> None:  # A9
-    assert exit_of(Report(1, "timeout", signal.SIGTERM)) == Exit(124, 15)
+    assert exit_of(KeeperReport(1, "timeout", signal.SIGTERM)) == Exit(124, 15)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_a_time_limit_has_an_exit_code_of_its_own() -> None:  # A9
     [(errno.ENOENT, 127), (errno.EACCES, 126), (errno.E2BIG, 126), (errno.ENOEXEC, 126), (errno.EAGAIN, 126)],
 )
 def test_what_cannot_be_executed_exits_as_in_a_shell(number: int, code: int) -> None:
-    assert exit_of(Report(1, "exited", exec_errno=number)) == Exit(code, None)
+    assert exit_of(KeeperReport(1, "exited", exec_errno=number)) == Exit(code, None)
 
 
 # D9
@@ -66,7 +66,7 @@ def test_a_reason_is_what_ended_the_job(
 
 
 def test_a_report_is_smaller_than_what_a_pipe_passes_whole() -> None:
-    report = Report(1, "oom-kill", 255 << 8, 0, 1e9 / 3, 2**31)
+    report = KeeperReport(1, "oom-kill", 255 << 8, 0, 1e9 / 3, 2**31)
     usage = Usage(*[1e9 / 3] * 4, *[2**62] * 4, *[1e9 / 3] * 3)  # type: ignore[arg-type]
     data = pack(report, usage)
     assert len(data) < 4096  # PIPE_BUF
@@ -74,8 +74,8 @@ def test_a_report_is_smaller_than_what_a_pipe_passes_whole() -> None:
 
 
 def test_only_whole_messages_are_heard_and_the_last_one_counts() -> None:
-    early = Report(0, "stopped", wall_s=1.0)
-    final = Report(1, "stopped", 9, wall_s=2.0, leftovers=3)
+    early = KeeperReport(0, "stopped", wall_s=1.0)
+    final = KeeperReport(1, "stopped", 9, wall_s=2.0, leftovers=3)
     first, second = pack(early, Usage()), pack(final, Usage(cpu_s=1.0))
     for length in range(len(first)):
         assert unpack(first[:length]) is None

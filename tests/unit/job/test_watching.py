@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from slicer.job import pause, watching
 from slicer.job.job import NOBODY
-from slicer.job.report import Report, pack
+from slicer.job.report import KeeperReport, pack
 from slicer.job.watching import Watching
 from slicer.kernel import proc
 from slicer.kernel.signals import CONTINUED, FORWARDED, SI_KERNEL, STOP, signal
@@ -45,7 +45,7 @@ class World:
             self._reports, float("inf"),
         )  # fmt: skip
 
-    def lives(self) -> Report | None:
+    def lives(self) -> KeeperReport | None:
         """Until the watch ends: the report that it ends with."""
         try:
             with pytest.MonkeyPatch.context() as patch:
@@ -75,7 +75,7 @@ class World:
         self.has_executed, self.is_stopped = True, False
         self.is_dead = event == "killed"
         if event in ("leaves", "final"):
-            report = Report(int(event == "final"), "exited", leftovers=int(event == "leaves"))
+            report = KeeperReport(int(event == "final"), "exited", leftovers=int(event == "leaves"))
             os.write(self._keepers_end, pack(report, Usage()))
         return SimpleNamespace(si_signo=signal.SIGCHLD)
 

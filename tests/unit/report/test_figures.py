@@ -7,11 +7,11 @@ import pytest
 from slicer.record import as_dict
 from slicer.report import figures
 from slicer.report.figures import WAITS
-from slicer.report.parts import Ending, Job
+from slicer.report.parts import EndingCount, ReportedJob
 from tests.unit.report.jobs import CARDS, PERIOD, job, report
 
 
-def _bars(*jobs: Job) -> list[tuple[str, int, float, float, float, float]]:
+def _bars(*jobs: ReportedJob) -> list[tuple[str, int, float, float, float, float]]:
     made = report(*jobs)
     return [
         (made.jobs[bar.job].id, bar.card, bar.began, bar.ended, round(bar.bottom, 3), round(bar.top, 3))
@@ -100,7 +100,8 @@ def test_endings_are_counted_with_the_gpu_time_that_was_held() -> None:
         job("a"), job("b", gpus=("GPU-a", "GPU-b"), ending="exit 1"), job("c", began=400, ending="exit 1"),
         job("d", gpus=(), ending="running"),
     )  # fmt: skip
-    assert made.endings == (Ending("exit 1", 2, 1800.0), Ending("ok", 1, 600.0), Ending("running", 1, 0.0))
+    counts = EndingCount("exit 1", 2, 1800.0), EndingCount("ok", 1, 600.0), EndingCount("running", 1, 0.0)
+    assert made.endings == counts
     assert [each.id for each in made.jobs if each.has_failed] == ["c", "b"]
 
 

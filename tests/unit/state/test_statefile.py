@@ -15,7 +15,7 @@ from slicer.broker.server.lease_files import Claim
 from slicer.errors import UsageError
 from slicer.gpu.sim.usage import Use
 from slicer.job.job import Started
-from slicer.job.report import Report
+from slicer.job.report import KeeperReport
 from slicer.model import Lease, Ticket, Usage
 from slicer.record import replace
 from slicer.state import statefile
@@ -78,7 +78,7 @@ def test_hostile_names_stay_what_they_are(name: str) -> None:
 
 
 KINDS: list[Any] = [
-    LEASE, TICKET, Usage(cpu_s=1.0), Report(1, "exited"), Started("/gpu.slice", 1.0, 1.0, 1.0),
+    LEASE, TICKET, Usage(cpu_s=1.0), KeeperReport(1, "exited"), Started("/gpu.slice", 1.0, 1.0, 1.0),
     Use(7, 8, 9, ("GPU-a",), (1,)), Wrap("/x", "/x-real", "r", "/slicer", "wrap", 1, 2, 3, "", "", 1.0),
     Claim("0123456789ab", "true", "scope", 1, 1.0, (7,), ("aaaaaaaaaaaa",), "gpu", 1.0, 1024),
     Finished("0123456789ab", "exited", 0, 1.0, 1.0, 1.0, 1024, (9000,)),

@@ -34,7 +34,7 @@ _SEEN_BY_KERNEL = "/proc/driver/nvidia/gpus"
 
 
 @record
-class Node:
+class DeviceNode:
     """A device node. ``is_usable``: this user may read and write it."""
 
     path: str
@@ -51,7 +51,7 @@ class DeviceFacts:
     driven_by: tuple[str, ...]  # the kernel drivers bound to them ("nvidia", "nouveau", "vfio-pci")
     amd: int  # the number of AMD's display devices
     driver: str  # the version of the loaded kernel module; "" if none is loaded
-    nodes: tuple[Node, ...]  # the device nodes that CUDA needs
+    nodes: tuple[DeviceNode, ...]  # the device nodes that CUDA needs
 
 
 @record
@@ -117,11 +117,11 @@ def _minor(address: str) -> str:
     return line.partition(":")[2].strip()
 
 
-def _node(path: str) -> Node:
+def _node(path: str) -> DeviceNode:
     info = lstat(path)
     exists = info is not None and stat.S_ISCHR(info.st_mode)
     group = group_name(info.st_gid) if info is not None else ""
-    return Node(path, exists, exists and os.access(path, os.R_OK | os.W_OK), group)
+    return DeviceNode(path, exists, exists and os.access(path, os.R_OK | os.W_OK), group)
 
 
 def gather_driver(uid: int) -> DriverFacts:

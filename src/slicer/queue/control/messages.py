@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar, get_args
 
 from slicer.errors import EX_TEMPFAIL, RequestCancelled
-from slicer.queue.model import FINAL, Board, BoardState, GpuRow, Row, Status
+from slicer.queue.model import FINAL, Board, BoardState, GpuRow, JobRow, Status
 from slicer.record import as_dict, record, replace
 from slicer.state.statefile import json_reader
 from slicer.text import without_middle
@@ -114,14 +114,14 @@ def board_packet(board: Board) -> bytes:
     return packet
 
 
-def _shortened(row: Row) -> Row:
+def _shortened(row: JobRow) -> JobRow:
     return replace(row, command=short(row.command), reason=short(row.reason), waits_for=short(row.waits_for))
 
 
 def read_board(value: Any) -> Board:
     """Raises TypeError, ValueError, KeyError."""
     values = dict(value)
-    parts = {name: tuple(read(Row, each) for each in values.pop(name)) for name in _PARTS}
+    parts = {name: tuple(read(JobRow, each) for each in values.pop(name)) for name in _PARTS}
     gpus = tuple(read(GpuRow, each) for each in values.pop("gpus"))
     if values["state"] not in get_args(BoardState):
         raise ValueError("an unknown state")

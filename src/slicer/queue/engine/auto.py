@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from slicer.errors import GpuError, InfeasibleError, SlicerError
-from slicer.job.gpu_use import Use
+from slicer.job.gpu_use import GpuUse
 from slicer.job.plan import Plan
 from slicer.kernel.sleep import soonest
 from slicer.queue.engine.ended_attempt import EndedAttempt
@@ -164,7 +164,7 @@ class AutoEngine:
 
     # -- for people and the judge --------------------------------------------------------------------------
 
-    def use_of(self, job_id: str) -> Use | None:
+    def use_of(self, job_id: str) -> GpuUse | None:
         return self._here.use_of(job_id)
 
     def gpu_rows(self, numbers: dict[str, int]) -> tuple[GpuRow, ...]:

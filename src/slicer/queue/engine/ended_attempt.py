@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 from slicer.errors import SlicerError
-from slicer.job.gpu_use import Use
+from slicer.job.gpu_use import GpuUse
 from slicer.kernel import proc
 from slicer.model import Outcome
 from slicer.outcome import history
@@ -32,7 +32,7 @@ class EndedAttempt:
     wall_s: float = 0.0
     memory_peak_bytes: int | None = None
     vram_peak_mib: tuple[int, ...] = ()
-    use: Use | None = None  # its GPU use, as measured by the queue
+    use: GpuUse | None = None  # its GPU use, as measured by the queue
     leftovers: int = 0
     why: str = ""
 
@@ -47,7 +47,7 @@ def unbegun(key: str, job_id: str) -> EndedAttempt:
     return EndedAttempt(key, job_id, "unbegun", why="its keeper was ended before it could begin")
 
 
-def from_outcome(key: str, job_id: str, outcome: Outcome, use: Use | None) -> EndedAttempt:
+def from_outcome(key: str, job_id: str, outcome: Outcome, use: GpuUse | None) -> EndedAttempt:
     return EndedAttempt(
         key, job_id, "ended", outcome.reason, outcome.exit_code, outcome.signal, outcome.ended_by,
         outcome.wall_s, outcome.usage.memory_peak_bytes, outcome.vram_peak_mib, use,
@@ -56,7 +56,7 @@ def from_outcome(key: str, job_id: str, outcome: Outcome, use: Use | None) -> En
 
 
 def recovered(
-    key: str, job_id: str, found: AttemptFile | None, use: Use | None, warn: Callable[[str], None],
+    key: str, job_id: str, found: AttemptFile | None, use: GpuUse | None, warn: Callable[[str], None],
     boot_id: str = "",
 ) -> EndedAttempt:  # fmt: skip
     """The attempt's end, by its file, history and boot ("" unknown). Adds its outcome to the history."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
 from slicer.errors import SlicerError
-from slicer.job.gpu_use import Use
+from slicer.job.gpu_use import GpuUse
 from slicer.job.plan import Plan
 from slicer.queue.engine.ended_attempt import EndedAttempt
 from slicer.queue.model import Entry, GpuRow, JobState, Kind, Place
@@ -150,7 +150,7 @@ class Engine(Protocol):
 
     # -- for people and the judge --------------------------------------------------------------------------
 
-    def use_of(self, job_id: str) -> Use | None:
+    def use_of(self, job_id: str) -> GpuUse | None:
         """The attempt's use of its GPUs so far; None unknown."""
         return None
 

@@ -25,7 +25,7 @@ from slicer.columns import (
 )
 from slicer.kernel.signals import signal_name
 from slicer.quantity import format_cpus, format_duration, format_estimate, format_mib, short_mib
-from slicer.queue.model import LEFT, Board, BoardState, GpuRow, Row
+from slicer.queue.model import LEFT, Board, BoardState, GpuRow, JobRow
 from slicer.queue.show import words
 from slicer.text import clock, one_line, without_middle
 
@@ -140,7 +140,7 @@ def _gpus(rows: Sequence[GpuRow], glyphs: Glyphs) -> Section:
     return Section((), tuple((Line(text),) for text in aligned(cells, "lllrrl")), "GPUs")
 
 
-def _running(rows: Sequence[Row], width: int | None, glyphs: Glyphs, total: int = 0) -> Section:
+def _running(rows: Sequence[JobRow], width: int | None, glyphs: Glyphs, total: int = 0) -> Section:
     """The running jobs, with their GPUs, their ages, and their memory beside their declaration."""
     cells = [
         (
@@ -169,7 +169,7 @@ def _pending(board: Board, most: int, width: int | None, glyphs: Glyphs) -> Sect
     return _table(heads, cells, width, glyphs, "pending", total)
 
 
-def _done(rows: Sequence[Row], width: int | None, glyphs: Glyphs) -> Section:
+def _done(rows: Sequence[JobRow], width: int | None, glyphs: Glyphs) -> Section:
     marks = {"ok": glyphs.ok, "cancelled": glyphs.cancelled}
     cells = [
         (
@@ -197,7 +197,7 @@ def _table(
 # -- cells --------------------------------------------------------------------------------------------------
 
 
-def _result(row: Row) -> str:
+def _result(row: JobRow) -> str:
     if row.status != "failed":
         return f"{row.status}, left {row.leftovers}" if row.leftovers else row.status
     if row.reason == LEFT:
@@ -207,12 +207,12 @@ def _result(row: Row) -> str:
     return signal_name(row.exit_code - 128) if row.reason == "signal" else f"exit {row.exit_code}"
 
 
-def _running_style(row: Row) -> str:
+def _running_style(row: JobRow) -> str:
     over = bool(row.declared_mib and row.peak_mib and row.verdict == "under-declared")
     return WARNING if over or row.note else ""
 
 
-def _whats(rows: Sequence[Row], width: int | None, glyphs: Glyphs, of: int = 1) -> list[str]:
+def _whats(rows: Sequence[JobRow], width: int | None, glyphs: Glyphs, of: int = 1) -> list[str]:
     """The names and commands; the table shortens them if they are its last cells (``of`` 1) in a width."""
     found = [
         f"{f'{one_line(row.name, 40)}: ' if row.name else ''}{without_middle(row.command, _COMMAND_MOST)}"
@@ -223,25 +223,25 @@ def _whats(rows: Sequence[Row], width: int | None, glyphs: Glyphs, of: int = 1) 
     return found
 
 
-def _declared(row: Row) -> str:
+def _declared(row: JobRow) -> str:
     return short_mib(row.declared_mib) if row.declared_mib else "-"
 
 
-def _deviation(row: Row) -> str:
+def _deviation(row: JobRow) -> str:
     percent = words.deviation(row)
     wrong = row.verdict in ("under-declared", "over-declared")
     return f"{percent:+d}%" if wrong and percent is not None else ""
 
 
-def _busy(row: Row) -> str:
+def _busy(row: JobRow) -> str:
     return _unknown(row) if row.utilisation is None else f"{round(row.utilisation)}%"
 
 
-def _most(row: Row, mib: Sequence[int]) -> str:
+def _most(row: JobRow, mib: Sequence[int]) -> str:
     """The largest figure: the declaration holds for each GPU."""
     return format_mib(max(mib)) if mib else _unknown(row)
 
 
-def _unknown(row: Row) -> str:
+def _unknown(row: JobRow) -> str:
     """The text for a figure that was not measured, or that does not exist without a GPU."""
     return "n/a" if row.gpu_indices else "-"

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 
-from slicer.queue.model import Event, Row
+from slicer.queue.model import Event, JobRow
 
 _VERSION = 1
 # The fields of a job are those of its row, except for these names; empty fields of these are null.
@@ -26,9 +26,9 @@ def encode(event: Event) -> str:
     return json.dumps({**head, **_object(event.data), **head}, separators=(",", ":"), allow_nan=False)
 
 
-def job_object(row: Row) -> dict[str, object]:
+def job_object(row: JobRow) -> dict[str, object]:
     """A job for scripts; ``null`` is "unknown" or "none"."""
-    values = {_NAMES.get(name, name): _plain(getattr(row, name)) for name in Row.__annotations__}
+    values = {_NAMES.get(name, name): _plain(getattr(row, name)) for name in JobRow.__annotations__}
     values |= {name: values[name] or None for name in _MAY_LACK}
     if row.status in ("pending", "running"):
         values["exit_code"] = None
@@ -45,7 +45,7 @@ def _plain(value: object) -> object:
         return value
     if isinstance(value, float):
         return round(value, 3) if math.isfinite(value) else None
-    if isinstance(value, Row):
+    if isinstance(value, JobRow):
         return job_object(value)
     if isinstance(value, dict):
         return _object(value)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from slicer.quantity import format_cpus, format_duration, short_mib
-from slicer.queue.model import NEVER, Event, EventKind, Row, Status
+from slicer.queue.model import NEVER, Event, EventKind, JobRow, Status
 from slicer.queue.show.words import (
     advice,
     command_of,
@@ -142,27 +142,27 @@ _OF_THE_QUEUE: dict[EventKind, Callable[[Event], str | None]] = {
 # -- one job; the line begins with its name -----------------------------------------------------------------
 
 
-def _reason(row: Row) -> str:
+def _reason(row: JobRow) -> str:
     """Why nothing is known of the job's command, in a sentence; "" if something is."""
     return row.reason if row.status in (*NEVER, "lost") else ""
 
 
-def _where(row: Row) -> str:
+def _where(row: JobRow) -> str:
     return f" on {gpus(row.gpu_indices)}" if row.gpu_indices else ""
 
 
-def _started(event: Event, row: Row) -> str:
+def _started(event: Event, row: JobRow) -> str:
     again = f" again (attempt {row.attempt})" if row.attempt > 1 else ""
     # Without a declaration a job has its GPU to itself.
     declared = f" (declared {short_mib(row.declared_mib)})" if row.declared_mib else " (alone)"
     return f"started{again}{_where(row)}{declared if row.gpu_indices else ''}: {command_of(row)}"
 
 
-def _adopted(event: Event, row: Row) -> str:
+def _adopted(event: Event, row: JobRow) -> str:
     return f"found running{_where(row)} for {format_duration(row.wall_s)}, taken over: {command_of(row)}"
 
 
-def _usage(event: Event, row: Row) -> str | None:
+def _usage(event: Event, row: JobRow) -> str | None:
     if not row.now_mib:
         return None
     now = ", ".join(map(short_mib, row.now_mib))
@@ -171,14 +171,14 @@ def _usage(event: Event, row: Row) -> str | None:
     return f"uses {now} of {gpus(row.gpu_indices)}{declared}{peak}"
 
 
-def _exceeds(event: Event, row: Row) -> str:
+def _exceeds(event: Event, row: JobRow) -> str:
     used_mib, declared_mib = _figure(event, "used_mib"), _figure(event, "declared_mib")
     more = f" ({round((used_mib / declared_mib - 1) * 100)}% more)" if declared_mib else ""
     what = f"{short_mib(used_mib)} of GPU {_figure(event, 'gpu')}, declared {short_mib(declared_mib)}{more}"
     return f"uses {what}: what shares the GPU may run out of memory"
 
 
-def _finished(event: Event, row: Row) -> str:
+def _finished(event: Event, row: JobRow) -> str:
     attempts = f" (attempt {row.attempt})" if row.attempt > 1 or row.status == "oom" else ""
     behind = left(row) if row.status == "ok" and row.leftovers else ""
     facts = [fact for fact in (one_line(_reason(row)), behind, used(row), advice(row)) if fact]
@@ -188,7 +188,7 @@ def _finished(event: Event, row: Row) -> str:
     return f"{ended(row)}{attempts} after {format_duration(row.wall_s)}{told}"
 
 
-def _retry(event: Event, row: Row) -> str:
+def _retry(event: Event, row: JobRow) -> str:
     before, following = _mib(event, "declared_mib"), _mib(event, "next_mib")
     attempt = f" (attempt {_figure(event, 'attempt')} of {_figure(event, 'attempts')})"
     changed = following and before and before != following
@@ -196,7 +196,7 @@ def _retry(event: Event, row: Row) -> str:
     return f"ran out of GPU memory{attempt}: again{again}"
 
 
-_OF_A_JOB: dict[EventKind, Callable[[Event, Row], str | None]] = {
+_OF_A_JOB: dict[EventKind, Callable[[Event, JobRow], str | None]] = {
     "started": _started,
     "adopted": _adopted,
     "usage": _usage,
@@ -244,7 +244,7 @@ def summary_lines(event: Event) -> list[str]:
     """
     data = event.data
     numbers: dict[Status, int] = data.get("counts", {})
-    earlier: list[Row] = data.get("earlier", [])
+    earlier: list[JobRow] = data.get("earlier", [])
     total = sum(numbers.values())
     duration = format_duration(data["wall_s"]) if "wall_s" in data else "unknown time"
     summed = f"{counted(total, 'job')} in {duration}: {counts(numbers)}" if total else "nothing left"
@@ -262,12 +262,12 @@ def summary_lines(event: Event) -> list[str]:
     return [*said, summed]
 
 
-def _failed(rows: Sequence[Row], data: Mapping[str, Any]) -> list[str]:
+def _failed(rows: Sequence[JobRow], data: Mapping[str, Any]) -> list[str]:
     """The failed jobs, and why each failed: the last line of its log, or the queue's reason.
 
     Those whose ends are the same but for numbers (times, seeds, line numbers) share the first one's lines.
     """
-    alike: dict[tuple[str, str], list[Row]] = {}
+    alike: dict[tuple[str, str], list[JobRow]] = {}
     for row in rows:
         alike.setdefault((ended(row), but_numbers(_why(row, data))), []).append(row)
     said: list[str] = []
@@ -282,11 +282,11 @@ def _failed(rows: Sequence[Row], data: Mapping[str, Any]) -> list[str]:
     return said
 
 
-def _why(row: Row, data: Mapping[str, Any]) -> str:
+def _why(row: JobRow, data: Mapping[str, Any]) -> str:
     return str(data.get("last_lines", {}).get(row.no) or _reason(row))
 
 
-def _failed_earlier(rows: list[Row]) -> str:
+def _failed_earlier(rows: list[JobRow]) -> str:
     """As in "; job 1 failed earlier (143)"."""
     if not rows:
         return ""
@@ -303,7 +303,7 @@ def _of_this(event: Event, command: str) -> str:
     return "slicer queue {} {} --log-dir {}".format(command, *map(quote, names))
 
 
-def _declared(rows: Sequence[Row], how: str) -> list[str]:
+def _declared(rows: Sequence[JobRow], how: str) -> list[str]:
     """The jobs that used ``how`` ("more" or "less") than declared."""
     if not rows:
         return []

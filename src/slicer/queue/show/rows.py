@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
-from slicer.job.gpu_use import Use
-from slicer.queue.model import JobState, Row, Status
+from slicer.job.gpu_use import GpuUse
+from slicer.queue.model import JobRow, JobState, Status
 
 PENDING_SHOWN = 50
 _ENOUGH_S = 10.0  # no estimate before the successful jobs have run for this long in all
 
 
 def row(
-    state: JobState, use: Use | None = None, *, now_s: float = 0.0, declared_mib: int | None = None,
+    state: JobState, use: GpuUse | None = None, *, now_s: float = 0.0, declared_mib: int | None = None,
     waits_for: str = "",
-) -> Row:  # fmt: skip
+) -> JobRow:  # fmt: skip
     """One job. A running job needs its ``use`` and the time ``now_s`` in seconds since the epoch. A pending
     job needs ``declared_mib``, its next declaration.
     """
@@ -23,7 +23,7 @@ def row(
     is_running = state.status == "running" and not state.submitted
     # Somebody may set the clock back while a job runs.
     wall_s = max(0.0, now_s - state.started_at) if is_running else state.wall_s
-    return Row(
+    return JobRow(
         no=state.no,
         name=state.name,
         command=state.command,

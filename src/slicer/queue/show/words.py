@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from slicer.kernel.signals import signal_name
 from slicer.quantity import short_mib
 from slicer.queue.file.suggestion import enough_mib, vram_attribute
-from slicer.queue.model import ENOUGH_LOOKS, LEFT, Row, Status
+from slicer.queue.model import ENOUGH_LOOKS, LEFT, JobRow, Status
 from slicer.text import counted, one_line, without_middle
 
 _COMMAND = 120  # characters of a command in a line
@@ -35,7 +35,7 @@ def gpus(indices: Sequence[int]) -> str:
     return f"GPU{'s' if len(indices) > 1 else ''} {','.join(map(str, indices))}"
 
 
-def who(row: Row) -> str:
+def who(row: JobRow) -> str:
     """As in "job 3" and "job 3 (train-a)"."""
     return f"job {row.no}" + (f" ({one_line(row.name, 40)})" if row.name else "")
 
@@ -45,14 +45,14 @@ def counts(numbers: dict[Status, int]) -> str:
     return ", ".join(f"{numbers[status]} {word}" for status, word in _STATUSES.items() if numbers.get(status))
 
 
-def deviation(row: Row) -> int | None:
+def deviation(row: JobRow) -> int | None:
     """The excess of its largest peak over the declaration, in percent. Negative: below. None: unknown."""
     if not row.declared_mib or not row.peak_mib:
         return None
     return round((max(row.peak_mib) / row.declared_mib - 1) * 100)
 
 
-def used(row: Row) -> str:
+def used(row: JobRow) -> str:
     """As in "GPU 0 peak 17.2G of 18G declared, 96% busy"; "" without GPUs."""
     if not row.gpu_indices:
         return ""
@@ -64,17 +64,17 @@ def used(row: Row) -> str:
     return f"{gpus(row.gpu_indices)} peak {peak}, {busy}"
 
 
-def is_seldom_seen(row: Row) -> bool:
+def is_seldom_seen(row: JobRow) -> bool:
     """Whether there were too few looks at its GPUs to know its peak."""
     return row.looks < ENOUGH_LOOKS
 
 
-def enough_vram(row: Row) -> str:
+def enough_vram(row: JobRow) -> str:
     """The declaration for its peak, as in "[vram=18G]"; "" if the peak is unknown."""
     return f"[{vram_attribute(enough_mib(max(row.peak_mib)))}]" if row.peak_mib else ""
 
 
-def advice(row: Row) -> str:
+def advice(row: JobRow) -> str:
     """How its declaration should be corrected; "" if it was right."""
     percent = deviation(row)
     if percent is None or row.verdict not in ("under-declared", "over-declared"):
@@ -87,7 +87,7 @@ def advice(row: Row) -> str:
     return f"{-percent}% less than declared" + (f": {vram} would do" if less else "")
 
 
-def ended(row: Row) -> str:
+def ended(row: JobRow) -> str:
     """How the job ended, as in "ok", "failed with exit code 3", "killed by SIGSEGV"."""
     if row.status == "failed":
         if row.reason == "signal" and row.exit_code > 128:
@@ -103,11 +103,11 @@ def ended(row: Row) -> str:
     return words.get(row.status, row.status)
 
 
-def left(row: Row) -> str:
+def left(row: JobRow) -> str:
     """As in "left 1 process, which was ended with it"."""
     what = "1 process, which was" if row.leftovers == 1 else f"{row.leftovers} processes, which were"
     return f"left {what} ended with it"
 
 
-def command_of(row: Row) -> str:
+def command_of(row: JobRow) -> str:
     return without_middle(row.command, _COMMAND)

@@ -7,14 +7,14 @@ from typing import Any, get_args
 import pytest
 
 from slicer.queue.file import suggestion
-from slicer.queue.model import Event, EventKind, JobState, Row, Status
+from slicer.queue.model import Event, EventKind, JobRow, JobState, Status
 from slicer.queue.show import event_text
 from slicer.queue.show.event_text import summary_lines
 
 NASTY = "a\x1b[31mb\nc\r\u202ed\udcff\x00"
 
 
-def row(no: int = 3, **fields: Any) -> Row:
+def row(no: int = 3, **fields: Any) -> JobRow:
     """A job that runs within its declaration."""
     usual: dict[str, Any] = {
         "name": "", "command": f"python train.py --seed {no}", "status": "running", "attempt": 1,
@@ -22,14 +22,14 @@ def row(no: int = 3, **fields: Any) -> Row:
         "utilisation": 96.2, "looks": 20, "wall_s": 724.0, "exit_code": 0, "reason": "", "verdict": "within",
         "waits_for": "", "note": "",
     }  # fmt: skip
-    return Row(no, **{**usual, **fields})
+    return JobRow(no, **{**usual, **fields})
 
 
-def event(kind: EventKind, job: Row | None = None, **data: Any) -> Event:
+def event(kind: EventKind, job: JobRow | None = None, **data: Any) -> Event:
     return Event(kind, 1_700_000_000.0, job, data)
 
 
-def said(kind: EventKind, job: Row | None = None, *, verbose: bool = False, **data: Any) -> str:
+def said(kind: EventKind, job: JobRow | None = None, *, verbose: bool = False, **data: Any) -> str:
     line = event_text.line(event(kind, job, **data), verbose=verbose)
     assert line is not None
     return line
@@ -84,7 +84,7 @@ def test_memory_that_grows_is_said_to_those_who_ask() -> None:  # E8
         ),
     ],
 )
-def test_a_start_says_where_and_what_was_declared(job: Row, line: str) -> None:
+def test_a_start_says_where_and_what_was_declared(job: JobRow, line: str) -> None:
     assert said("started", job) == line
 
 
@@ -150,7 +150,7 @@ def test_a_start_says_where_and_what_was_declared(job: Row, line: str) -> None:
         ),
     ],
 )
-def test_a_completion_says_peak_and_utilisation(job: Row, line: str) -> None:  # E5
+def test_a_completion_says_peak_and_utilisation(job: JobRow, line: str) -> None:  # E5
     assert said("finished", job, log="l") == line
 
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from slicer.errors import SlicerError, StateError
-from slicer.job.gpu_use import Use
+from slicer.job.gpu_use import GpuUse
 from slicer.job.pause import thaw_to_end
 from slicer.job.plan import backend_of
 from slicer.kernel import cgroup, proc
@@ -142,8 +142,8 @@ class Adopted:
         return self.held.lease.gpu_indices if self.held is not None else ()
 
     @property
-    def use(self) -> Use | None:
-        return Use((), self.held.lease.vram_peak_mib, None, 0) if self.held is not None else None
+    def use(self) -> GpuUse | None:
+        return GpuUse((), self.held.lease.vram_peak_mib, None, 0) if self.held is not None else None
 
     @property
     def is_unbound(self) -> bool:

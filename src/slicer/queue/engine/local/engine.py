@@ -20,7 +20,7 @@ from slicer.errors import (
     UsageError,
 )
 from slicer.job import granting
-from slicer.job.gpu_use import Use
+from slicer.job.gpu_use import GpuUse
 from slicer.job.outside import what_is_replaced
 from slicer.job.plan import Plan, backend_of
 from slicer.kernel import proc
@@ -33,7 +33,7 @@ from slicer.queue.engine.local.adopted import Adopted, AdoptedJobs
 from slicer.queue.engine.local.arrivals import Arrivals
 from slicer.queue.engine.local.gpus import Gpus
 from slicer.queue.engine.local.limits import Limits
-from slicer.queue.engine.local.run import Order, preload, preload_gpus
+from slicer.queue.engine.local.run import RunOrder, preload, preload_gpus
 from slicer.queue.engine.local.runs import Forks, Run
 from slicer.queue.events import Events
 from slicer.queue.model import Entry, GpuRow, JobState, Kind, Place, QueueOptions
@@ -162,7 +162,7 @@ class LocalEngine(Engine):
             plan.invocation, log=f"{self._register.log_dir.path}/{log}", look_s=self._options.poll_s,
             directory=os.path.join(os.getcwd(), entry.attributes.cwd),
         )  # fmt: skip
-        order = Order(
+        order = RunOrder(
             os.urandom(6).hex(), replace(plan, invocation=invocation), arrived_s, ahead_of,
             starts_late=plan.missing.is_nothing and plan.profile.timeout_s is not None,
         )  # fmt: skip
@@ -262,7 +262,9 @@ class LocalEngine(Engine):
             raise StateError(f"job {state.no} of an earlier queue is with {state.engine}", hint=hint)
         return self._adopt(state.key, state.job, state.boot_id)
 
-    def _adopt(self, key: str, job_id: str, boot_id: str = "", use: Use | None = None) -> EndedAttempt | None:
+    def _adopt(
+        self, key: str, job_id: str, boot_id: str = "", use: GpuUse | None = None
+    ) -> EndedAttempt | None:
         """The attempt's end; None: it runs on without a supervisor of ours."""
         if self._adopted.add(key, job_id):
             return None
@@ -382,7 +384,7 @@ class LocalEngine(Engine):
         state, index = self._register.states[job.key], job.gpu_indices[job.gpus.index(gpu)]
         self._events.add("exceeds", state, gpu=index, used_mib=used_mib, declared_mib=declared_mib)
 
-    def use_of(self, job_id: str) -> Use | None:
+    def use_of(self, job_id: str) -> GpuUse | None:
         job = self._running.get(job_id) or self._adopted.jobs.get(job_id)
         return job.use if job is not None else None
 

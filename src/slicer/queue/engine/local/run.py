@@ -27,7 +27,7 @@ from slicer.queue.state.attempt import Attempt
 from slicer.record import as_dict, record, replace
 
 if TYPE_CHECKING:
-    from slicer.job.gpu_use import Found, Use
+    from slicer.job.gpu_use import Found, GpuUse
     from slicer.job.plan import Plan
     from slicer.ledger.leasing import PreparedRequest
     from slicer.ledger.ledger import Ledger
@@ -63,7 +63,7 @@ class Withdrawn(BaseException):
 
 
 @record
-class Order:
+class RunOrder:
     """What the queue wants to be run."""
 
     job: str  # its id
@@ -74,8 +74,8 @@ class Order:
 
 
 def be_run(
-    order: Order, connection: socket.socket, ledger: Ledger, attempts: int, logs: int, mask: frozenset[int],
-    limits: tuple[int, int],
+    order: RunOrder, connection: socket.socket, ledger: Ledger, attempts: int, logs: int,
+    mask: frozenset[int], limits: tuple[int, int],
 ) -> None:  # fmt: skip
     """The forked process. ``attempts``, ``logs``: directories; ``mask``, ``limits``: for the command."""
     gc.disable()  # collecting would copy the pages that all runs share
@@ -102,7 +102,7 @@ def be_run(
         order.plan.invocation,
         attempt=Attempt(attempts, order.job, logs, os.path.basename(order.plan.invocation.log)),
     )
-    told = _Told(teller)
+    told = _ToQueue(teller)
 
     def ask(wanted: PreparedRequest) -> PreparedRequest:
         told.wanted = wanted
@@ -124,7 +124,7 @@ def _withdraw(signo: int, frame: object) -> None:
     raise Withdrawn
 
 
-class _Told:
+class _ToQueue:
     """What the run says to people goes to the queue."""
 
     wanted: PreparedRequest | None = None
@@ -180,7 +180,7 @@ class _Follower(Follower):
     def begun(self) -> None:
         self._teller.tell("runs")
 
-    def used(self, use: Use, *, is_last: bool = False) -> None:
+    def used(self, use: GpuUse, *, is_last: bool = False) -> None:
         known = use.now_mib, use.peak_mib
         if not is_last and known == self._told and time.monotonic() < self._tell_at:
             return

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from slicer import faults
 from slicer.errors import BackendError, KeeperEnded, SlicerError
 from slicer.job.following import Followed, error_of
-from slicer.job.gpu_use import Use
+from slicer.job.gpu_use import GpuUse
 from slicer.job.supervisor import cannot_fork
 from slicer.kernel import proc
 from slicer.kernel.signals import STOP
 from slicer.ledger.ledger import Ledger
-from slicer.queue.engine.local.run import Order, be_run
+from slicer.queue.engine.local.run import RunOrder, be_run
 
 if TYPE_CHECKING:
     from slicer.queue.state.register import Register
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Run:
     """One attempt. ``pidfd``: its supervisor's."""
 
-    def __init__(self, order: Order, key: str, followed: Followed, pid: int) -> None:
+    def __init__(self, order: RunOrder, key: str, followed: Followed, pid: int) -> None:
         self.job_id = order.job
         self.key = key
         self.plan = order.plan
@@ -39,7 +39,7 @@ class Run:
         self.has_word = False  # it was told to go
         self.is_running = False
         self.error: SlicerError | None = None
-        self.use: Use | None = None
+        self.use: GpuUse | None = None
         self.told_mib = 0  # the last reported peak
         self.told_gpus: set[str] = set()  # on which it was reported to use too much
         self._pid = pid
@@ -84,7 +84,7 @@ class Run:
             else:
                 news.append(said)
             if event == "used":
-                self.use = Use(
+                self.use = GpuUse(
                     tuple(said["now_mib"]), tuple(said["peak_mib"]), said["utilisation"], said["looks"]
                 )
         return news
@@ -130,7 +130,7 @@ class Forks:
         self._limits = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (self._limits[1], self._limits[1]))
 
-    def begin(self, order: Order, key: str, register: Register) -> Run:
+    def begin(self, order: RunOrder, key: str, register: Register) -> Run:
         """Fork the process. Raises BackendError."""
         try:
             ours, theirs = socket.socketpair()

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 
 from slicer.kernel.sleep import seconds_until, soonest
 from slicer.queue.engine.slurm import parsing, tracking
-from slicer.queue.engine.slurm.commands import Command, Done, call
+from slicer.queue.engine.slurm.commands import CompletedCommand, SlurmCommand, call
 from slicer.queue.engine.slurm.parsing import Node, SlurmTask
 from slicer.queue.engine.slurm.tracking import Tracked
 
@@ -24,9 +24,9 @@ class Questions:
         self._environ = environ
         self.nodes: tuple[Node, ...] = ()
         self.problem = ""
-        self._sinfo: Command | None = None
-        self._squeue: Command | None = None
-        self._scancel: Command | None = None
+        self._sinfo: SlurmCommand | None = None
+        self._squeue: SlurmCommand | None = None
+        self._scancel: SlurmCommand | None = None
         self._cancelling: list[Tracked] = []  # with that scancel
         self._to_cancel: list[Tracked] = []
         self._tick_s = 0.0
@@ -50,7 +50,7 @@ class Questions:
     def _has_reason(self, has_attempts: bool) -> bool:
         return has_attempts or bool(self._to_cancel)
 
-    def running(self) -> list[Command]:
+    def running(self) -> list[SlurmCommand]:
         return [each for each in (self._sinfo, self._squeue, self._scancel) if each is not None]
 
     def left_s(self, *, has_attempts: bool) -> float | None:
@@ -66,7 +66,7 @@ class Questions:
         if waits:
             self._take_nodes(call(_SINFO, self._environ))
         elif self._sinfo is None:
-            self._sinfo = Command(_SINFO, self._environ)
+            self._sinfo = SlurmCommand(_SINFO, self._environ)
 
     def has_partition(self, name: str) -> bool:
         return any(node.partition == name for node in self.nodes)
@@ -76,7 +76,7 @@ class Questions:
         wanted = {*batches, *(tracked.batch for tracked in self._to_cancel)} - {""}
         names = ",".join(f"slicer-{batch}" for batch in sorted(wanted)) or "slicer-none"
         words = ["squeue", "-h", "-r", "-t", "all", "-u", str(os.geteuid()), "-n", names]
-        self._squeue = Command([*words, "-o", parsing.JOB_FORMAT], self._environ)
+        self._squeue = SlurmCommand([*words, "-o", parsing.JOB_FORMAT], self._environ)
 
     def take(self) -> Tasks | str | None:
         """All tasks of this user's queues, why Slurm does not answer, or None: nothing was asked."""
@@ -95,7 +95,7 @@ class Questions:
             return f"Slurm does not answer: {parsing.last_words(done.error)}"
         return parsing.tasks(done.output, os.geteuid())
 
-    def _take_nodes(self, done: Done) -> None:
+    def _take_nodes(self, done: CompletedCommand) -> None:
         self.nodes = parsing.nodes(done.output) if not done.code else ()
         if not self.nodes:
             self.problem = f"Slurm does not answer: {parsing.last_words(done.error) or 'it has no nodes'}"
@@ -124,7 +124,8 @@ class Questions:
         self._to_cancel = left
         if active:
             self._cancelling = [tracked for tracked, _ in active]
-            self._scancel = Command(["scancel", *parsing.numbers(task for _, task in active)], self._environ)
+            words = ["scancel", *parsing.numbers(task for _, task in active)]
+            self._scancel = SlurmCommand(words, self._environ)
 
     def close(self) -> None:
         for command in self.running():

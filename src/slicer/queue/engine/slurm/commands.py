@@ -18,7 +18,7 @@ _LONGEST_S = 30.0  # a controller that does not answer makes the commands give u
 
 
 @record
-class Done:
+class CompletedCommand:
     """How a command ended."""
 
     code: int
@@ -26,7 +26,7 @@ class Done:
     error: str
 
 
-class Command:
+class SlurmCommand:
     """A running command. ``fd`` becomes readable when it has ended."""
 
     def __init__(self, words: Sequence[str], environ: Mapping[str, str], stdin: str = "") -> None:
@@ -49,7 +49,7 @@ class Command:
         """The seconds until it is ended."""
         return seconds_until(self._until)
 
-    def take(self) -> Done | None:
+    def take(self) -> CompletedCommand | None:
         """How it ended; None: it still runs."""
         if self._process.poll() is None:
             if time.monotonic() < self._until:
@@ -57,7 +57,7 @@ class Command:
             self._process.kill()
             self._process.wait()
             os.write(self._files[2], f"\n{self._name} did not answer for {_LONGEST_S:.0f} s".encode())
-        done = Done(self._process.returncode, *map(_text, self._files[1:]))
+        done = CompletedCommand(self._process.returncode, *map(_text, self._files[1:]))
         self.close()
         return done
 
@@ -86,9 +86,9 @@ def check_programs(environ: Mapping[str, str]) -> None:
         raise UsageError(f"there is no {missing} here", where="--engine slurm", hint=hint)
 
 
-def call(words: Sequence[str], environ: Mapping[str, str]) -> Done:
+def call(words: Sequence[str], environ: Mapping[str, str]) -> CompletedCommand:
     """Run a command to its end. For the queue's beginning only. Raises BackendError."""
-    command = Command(words, environ)
+    command = SlurmCommand(words, environ)
     while (done := command.take()) is None:
         time.sleep(0.01)
     return done

@@ -35,7 +35,7 @@ _NAME = re.compile(r"([0-9a-f]{12})\.(order|begun|node|end|batch)")
 
 
 @record
-class Ended:
+class AttemptResult:
     """What an attempt left: its outcome, or the exit code of its order; neither: something unreadable."""
 
     outcome: Outcome | None
@@ -148,16 +148,16 @@ class Exchange:
         numbers = [int(word) for word in match[2].split(",") if word and len(word) < 4]
         return match[1], tuple(numbers)
 
-    def end(self, job: str) -> Ended:
+    def end(self, job: str) -> AttemptResult:
         data = self._read(f"{job}.end")
         if data.strip().isdigit() and len(data) < 8:
-            return Ended(None, int(data))
+            return AttemptResult(None, int(data))
         try:
             compact = json.dumps(json.loads(data)).encode()
         except (ValueError, RecursionError):
-            return Ended(None, None)
+            return AttemptResult(None, None)
         found = attempt.decode(b"0 0\n" + compact + b"\n", job, is_alive=False)
-        return Ended(found.outcome, None)
+        return AttemptResult(found.outcome, None)
 
     def close(self) -> None:
         self._inotify.close()

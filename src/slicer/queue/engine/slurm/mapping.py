@@ -17,7 +17,7 @@ _NICE = 100  # for each step of a priority below 0; only operators may raise one
 _BUILT_IN = "built-in"
 
 
-class Needs(NamedTuple):
+class SlurmNeeds(NamedTuple):
     """What is asked of Slurm for one job, on one node. None: Slurm's own default."""
 
     gpus: int  # whole ones
@@ -28,13 +28,13 @@ class Needs(NamedTuple):
     nice: int
 
 
-def needs_of(profile: Profile, settings: SlurmSettings, *, exclusive: bool) -> Needs:
+def needs_of(profile: Profile, settings: SlurmSettings, *, exclusive: bool) -> SlurmNeeds:
     """A part of one GPU becomes shards, if there are any; several GPUs, or an exclusive one, are whole."""
     gib, shards = settings.gib_per_shard, 0
     if profile.gpus == 1 and profile.vram_mib is not None and gib is not None and not exclusive:
         shards = math.ceil(profile.vram_mib / (gib * 1024))
     limit_s = profile.timeout_s
-    return Needs(
+    return SlurmNeeds(
         gpus=0 if shards else profile.gpus,
         shards=shards,
         cpus=_cpus(profile),
@@ -62,7 +62,7 @@ def _limit(profile: Profile, name: str) -> int | None:
     return value if isinstance(value, int) and value != INFINITY else None
 
 
-def arguments(needs: Needs, settings: SlurmSettings) -> tuple[str, ...]:
+def arguments(needs: SlurmNeeds, settings: SlurmSettings) -> tuple[str, ...]:
     """The arguments of sbatch. Jobs with the same can be in one array."""
     said: dict[str, object] = {
         "--gres": f"shard:{needs.shards}" if needs.shards else f"gpu:{needs.gpus}" if needs.gpus else None,
@@ -77,7 +77,7 @@ def arguments(needs: Needs, settings: SlurmSettings) -> tuple[str, ...]:
     return (*(f"{name}={value}" for name, value in said.items() if value is not None), *settings.arguments)
 
 
-def why_never(needs: Needs, nodes: tuple[Node, ...], partition: str) -> str:
+def why_never(needs: SlurmNeeds, nodes: tuple[Node, ...], partition: str) -> str:
     """Why no node can ever run such a job; "" if one can, busy or not."""
     where = f"partition {partition}" if partition else "the cluster"
     offers = [

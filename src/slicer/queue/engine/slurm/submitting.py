@@ -9,7 +9,7 @@ from slicer import faults
 from slicer.errors import BackendError, RefusedError, SlicerError
 from slicer.job.plan import Plan
 from slicer.queue.engine.slurm import parsing, script
-from slicer.queue.engine.slurm.commands import Command, Done
+from slicer.queue.engine.slurm.commands import CompletedCommand, SlurmCommand
 from slicer.queue.engine.slurm.exchange import Exchange
 from slicer.queue.engine.slurm.parsing import SlurmTask
 from slicer.queue.engine.slurm.tracking import Tracked
@@ -48,7 +48,7 @@ class Submissions:
         self._environ = environ
         self._directory = directory
         self._requests: list[Submission] = []
-        self._sbatch: Command | None = None
+        self._sbatch: SlurmCommand | None = None
         self._sent: list[Tracked] = []  # with that sbatch
         self._failed: list[tuple[Tracked, SlicerError]] = []
 
@@ -90,7 +90,7 @@ class Submissions:
         self._exchange.write_batch(batch, jobs, text)
         faults.point("queue-slurm-submitting")
         about = (f"--job-name=slicer-{batch}", f"--comment={batch}", f"--array=0-{len(jobs) - 1}")
-        self._sbatch = Command([*_ALWAYS, *about, *together[0].arguments], self._environ, text)
+        self._sbatch = SlurmCommand([*_ALWAYS, *about, *together[0].arguments], self._environ, text)
 
     def _order(self, request: Submission) -> str:
         said = request.entry.attributes
@@ -125,7 +125,7 @@ class Submissions:
         found, self._failed = self._failed, []
         return found
 
-    def running(self) -> list[Command]:
+    def running(self) -> list[SlurmCommand]:
         return [self._sbatch] if self._sbatch is not None else []
 
     def close(self) -> None:
@@ -133,7 +133,7 @@ class Submissions:
             self._sbatch.close()
 
 
-def _error(done: Done) -> SlicerError:
+def _error(done: CompletedCommand) -> SlicerError:
     why = parsing.last_words(done.error) or f"it ended with {done.code}"
     if parsing.is_refusal(done.error):
         return RefusedError(f"Slurm refuses it: {why}")

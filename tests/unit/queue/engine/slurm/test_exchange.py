@@ -11,7 +11,7 @@ import pytest
 from slicer.errors import StateError
 from slicer.outcome.outcome_file import write
 from slicer.queue.engine.slurm import script
-from slicer.queue.engine.slurm.exchange import Ended, Exchange, refuse_if_running
+from slicer.queue.engine.slurm.exchange import AttemptResult, Exchange, refuse_if_running
 from slicer.queue.state.log_dir import LogDir
 from tests.unit import made_up
 
@@ -85,15 +85,15 @@ def test_broken_files_say_nothing(exchange: Exchange, logs: Path) -> None:
         assert exchange.node(JOB) == ("", ())
     for text in ("", "{", "[]", "[" * 99999, '{"job": 1}', "99999999"):
         put(logs, f"{JOB}.end", text)
-        assert exchange.end(JOB) == Ended(None, None)
+        assert exchange.end(JOB) == AttemptResult(None, None)
     put(logs, f"{JOB}.end", "78\n")
-    assert exchange.end(JOB) == Ended(None, 78)
+    assert exchange.end(JOB) == AttemptResult(None, 78)
     (logs / "slurm" / f"{JOB}.end").unlink()
     (logs / "slurm" / f"{JOB}.end").symlink_to("/etc/passwd")
-    assert exchange.end(JOB) == Ended(None, None)
+    assert exchange.end(JOB) == AttemptResult(None, None)
     (logs / "slurm" / f"{JOB}.end").unlink()
     (logs / "slurm" / f"{JOB}.end").mkdir()
-    assert exchange.end(JOB) == Ended(None, None)
+    assert exchange.end(JOB) == AttemptResult(None, None)
 
 
 def test_an_outcome_counts_for_its_own_attempt_only(exchange: Exchange, logs: Path) -> None:  # X9
@@ -102,7 +102,7 @@ def test_an_outcome_counts_for_its_own_attempt_only(exchange: Exchange, logs: Pa
     assert found is not None
     assert found.exit_code == 3
     os.rename(logs / "slurm" / f"{JOB}.end", logs / "slurm" / f"{OTHER}.end")
-    assert exchange.end(OTHER) == Ended(None, None)
+    assert exchange.end(OTHER) == AttemptResult(None, None)
 
 
 def test_a_running_attempt_keeps_fresh_away(exchange: Exchange, logs: Path) -> None:  # X9

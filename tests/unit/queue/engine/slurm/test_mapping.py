@@ -7,14 +7,14 @@ import pytest
 from slicer.config.slurm import SlurmSettings
 from slicer.model import Property
 from slicer.queue.engine.slurm import mapping
-from slicer.queue.engine.slurm.mapping import Needs
+from slicer.queue.engine.slurm.mapping import SlurmNeeds
 from slicer.queue.engine.slurm.parsing import Node
 from slicer.record import replace
 from tests.unit import made_up
 
 PLAIN = SlurmSettings("", "", "", (), None, "slicer")
 SHARDS = replace(PLAIN, gib_per_shard=1.0)
-NOTHING = Needs(0, 0, None, None, None, 0)
+NOTHING = SlurmNeeds(0, 0, None, None, None, 0)
 NODES = (Node("main", 2, 24, 32, 16000), Node("main", 0, 0, 64, 4000), Node("big", 1, 80, 8, 64000))
 
 
@@ -31,7 +31,7 @@ NODES = (Node("main", 2, 24, 32, 16000), Node("main", 0, 0, 64, 4000), Node("big
     ],
 )
 def test_a_part_of_one_gpu_becomes_shards(
-    gpus: int, vram_mib: int | None, exclusive: bool, needs: Needs
+    gpus: int, vram_mib: int | None, exclusive: bool, needs: SlurmNeeds
 ) -> None:
     profile = made_up.profile(gpus=gpus, vram_mib=vram_mib)
     assert mapping.needs_of(profile, SHARDS, exclusive=exclusive) == needs
@@ -47,7 +47,7 @@ def test_limits_of_a_profile_are_asked_for_if_somebody_has_set_them() -> None:
     }
     said = {"CPUQuota": "config.toml:3", "MemoryMax": "config.toml:4"}
     own = made_up.profile(properties=properties, sources=said, timeout_s=90.0, priority=-2)
-    assert mapping.needs_of(own, PLAIN, exclusive=False) == Needs(0, 0, 3, 8192, 4, 200)
+    assert mapping.needs_of(own, PLAIN, exclusive=False) == SlurmNeeds(0, 0, 3, 8192, 4, 200)
     built_in = replace(own, sources=dict.fromkeys(said, "built-in heavy"), timeout_s=None, priority=2)
     assert mapping.needs_of(built_in, PLAIN, exclusive=False) == NOTHING
 
@@ -56,7 +56,7 @@ def test_limits_of_a_profile_are_asked_for_if_somebody_has_set_them() -> None:
 def test_needs_and_settings_become_arguments_of_sbatch() -> None:
     assert mapping.arguments(NOTHING, PLAIN) == ()
     settings = SlurmSettings("main", "high", "a100", ("--account=lab",), None, "slicer")
-    assert mapping.arguments(Needs(2, 0, 3, 8192, 4, 200), settings) == (
+    assert mapping.arguments(SlurmNeeds(2, 0, 3, 8192, 4, 200), settings) == (
         "--gres=gpu:2", "--cpus-per-task=3", "--mem=8192M", "--time=4", "--nice=200", "--partition=main",
         "--qos=high", "--constraint=a100", "--account=lab",
     )  # fmt: skip
@@ -83,7 +83,7 @@ def test_needs_and_settings_become_arguments_of_sbatch() -> None:
         ),
     ],
 )  # fmt: skip
-def test_a_job_that_no_node_can_ever_run_is_known(needs: Needs, partition: str, why: str) -> None:
+def test_a_job_that_no_node_can_ever_run_is_known(needs: SlurmNeeds, partition: str, why: str) -> None:
     assert mapping.why_never(needs, NODES, partition) == why
 
 

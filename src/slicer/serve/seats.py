@@ -16,7 +16,7 @@ _LOGGER = logging.getLogger("slicer.serve")  # what is no HTTP deserves no trace
 _LOGGER.addFilter(lambda told: not (told.exc_info and isinstance(told.exc_info[1], HttpProcessingError)))
 
 
-class Shares:
+class Seats:
     """Places for connections. If all are taken, whoever has the most loses one to whoever has fewer."""
 
     def __init__(self, most: int) -> None:
@@ -56,16 +56,16 @@ class FairServer(web.Server):
         self, handle: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], most: int, **options: Any
     ) -> None:
         super().__init__(handle, access_log=None, handler_cancellation=True, logger=_LOGGER, **options)
-        self.shares = Shares(most)
+        self.seats = Seats(most)
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
         """Called by aiohttp."""
         super().connection_made(handler, transport)
-        if not self.shares.take(transport):
+        if not self.seats.take(transport):
             transport.abort()
 
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
         """Called by aiohttp."""
         if handler in self._connections:
-            self.shares.give_back(self._connections[handler])
+            self.seats.give_back(self._connections[handler])
         super().connection_lost(handler, exc)
