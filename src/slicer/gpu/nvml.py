@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import os
 
-from slicer.errors import GpuError, NoGpu
+from slicer.errors import GpuError
+from slicer.gpu import driver_errors
 from slicer.kernel.signals import AllBlocked
 from slicer.model import Gpu, GpuLoad, GpuMemory, GpuProcess
 from slicer.record import as_dict, record, replace
@@ -17,23 +17,11 @@ if TYPE_CHECKING:
 
     _T = TypeVar("_T")
 
-    from slicer.errors import NoGpuReason
-
     Notes = list[str]  # inside the class, `list` is the method
     Found = list
 
 _MIB = 1 << 20
-_DEBIAN = "/usr/lib/slicer-systemd/"  # where the Debian package installs this module
 _UNKNOWN_MINOR = -1  # WSL has no /dev/nvidiaN
-
-_LIBRARY = "libnvidia-ml.so.1"
-_NO_LIBRARY: tuple[NoGpuReason, str, str] = (
-    "no-library",
-    f"there is no NVIDIA driver ({_LIBRARY} cannot be loaded)",
-    "install the driver; in a container, start it with the NVIDIA runtime; on NixOS, put"
-    " /run/opengl-driver/lib into LD_LIBRARY_PATH",
-)
-_FINDS_NONE = "the NVIDIA driver is loaded but finds no GPU"
 _PROCESS_LISTS = ("Compute", "Graphics", "MPSCompute")
 _LIST_VERSIONS = ("_v3", "_v2")  # driver 510 added _v3; pynvml's unversioned names require the newest
 _COMPUTE_MODES = ("default", "exclusive-thread", "prohibited", "exclusive-process")  # by NVML's numbers
@@ -66,7 +54,7 @@ def _has_library() -> bool:
     import _ctypes  # ctypes itself takes ten times as long
 
     try:
-        _ctypes.dlopen(_LIBRARY, os.RTLD_NOW)  # stays open, for pynvml
+        _ctypes.dlopen(driver_errors.LIBRARY, os.RTLD_NOW)  # stays open, for pynvml
     except OSError:
         return False
     return True
@@ -83,13 +71,11 @@ class Nvml:
     def __init__(self) -> None:
         """Initialise NVML. Raises NoGpu or GpuError (see :func:`slicer.gpu.open_gpus`)."""
         if not _has_library():  # checked first: importing pynvml takes a third of `slicer status`'s time
-            reason, message, hint = _NO_LIBRARY
-            raise NoGpu(reason, message, hint=hint)
+            raise driver_errors.no_library()
         try:
             import pynvml
         except ImportError as error:
-            message = f"the Python module pynvml cannot be imported: {error}"
-            raise NoGpu("no-pynvml", message, hint=f"`{install_command()}`") from error
+            raise driver_errors.no_pynvml(error) from error
         self._nvml: Any = pynvml
         self._notes: tuple[str, ...] = ()
         self._handles: dict[int, tuple[Any, tuple[int, int, int]]] = {}
@@ -103,12 +89,12 @@ class Nvml:
         try:
             self._nvml.nvmlInit()
         except self._nvml.NVMLError as error:
-            raise _init_error(self._nvml, error) from error
+            raise driver_errors.not_started(self._nvml, error) from error
         self._open = True
         try:
             if self._count() == 0:
                 hint = "in a container, pass the GPUs in (--gpus all); otherwise see `lspci` and `dmesg`"
-                raise NoGpu("no-devices", _FINDS_NONE, hint=hint)
+                raise driver_errors.no_devices(hint)
         except BaseException:
             self.close()
             raise
@@ -149,7 +135,7 @@ class Nvml:
         if not major.isdigit() or int(major) < _LIMITS_SINCE:
             return f"it requires driver {_LIMITS_SINCE}, this is {version}"
         if not hasattr(self._nvml, "nvmlDeviceSetMemoryLimits_v1"):
-            return f"it requires nvidia-ml-py 13.{_LIMITS_SINCE}, this is {library_version()}"
+            return f"it requires nvidia-ml-py 13.{_LIMITS_SINCE}, this is {driver_errors.library_version()}"
         return ""
 
     def limit(self, limits: Mapping[str, int], directory: str) -> dict[str, str]:
@@ -188,7 +174,7 @@ class Nvml:
         try:
             return _text(self._nvml.nvmlSystemGetDriverVersion())
         except self._nvml.NVMLError as error:
-            raise _gpu_error(error, "NVML") from error
+            raise driver_errors.failed(error, "NVML") from error
 
     def memory(self, only: Collection[str] = ()) -> tuple[GpuMemory, ...]:
         """The memory of the GPUs of :meth:`list`, in the same order. Raises GpuError.
@@ -243,8 +229,8 @@ class Nvml:
             return int(self._nvml.nvmlDeviceGetCount())
         except self._nvml.NVMLError as error:
             if error.value == self._nvml.NVML_ERROR_NO_PERMISSION:
-                raise _no_permission() from error
-            raise _gpu_error(error, "NVML") from error
+                raise driver_errors.no_permission() from error
+            raise driver_errors.failed(error, "NVML") from error
 
     def _each(self, ask: Callable[[int, Any], _T], notes: Notes, only: Collection[str] = ()) -> Found[_T]:
         """The results of ``ask`` for each GPU, called with its NVML index and handle, in PCI order.
@@ -265,11 +251,11 @@ class Nvml:
             except self._nvml.NVMLError as error:
                 is_denied = error.value == self._nvml.NVML_ERROR_NO_PERMISSION
                 if not (is_denied or self._is_lost(error)):
-                    raise _gpu_error(error, f"GPU {index}") from error
+                    raise driver_errors.failed(error, f"GPU {index}") from error
                 denied += is_denied
                 notes.append(f"GPU {index} is left out: {_text(str(error))}")
         if denied and not found:
-            raise _no_permission()
+            raise driver_errors.no_permission()
         found.sort(key=lambda entry: entry[0])
         return [entry for _, entry in found]
 
@@ -407,26 +393,6 @@ class Nvml:
         return error.value in (self._nvml.NVML_ERROR_GPU_IS_LOST, self._nvml.NVML_ERROR_RESET_REQUIRED)
 
 
-def install_command() -> str:
-    """The command that installs pynvml; for the Debian package, in slicer's source directory."""
-    import shlex
-    import sys
-
-    if __file__.startswith(_DEBIAN):
-        return "debian/rules pynvml && dpkg-buildpackage -b -us -uc"
-    return f"{shlex.quote(sys.executable)} -m pip install --upgrade nvidia-ml-py"
-
-
-def library_version() -> str:
-    """The version of nvidia-ml-py; "" if it is not installed."""
-    from importlib import metadata
-
-    try:
-        return metadata.version("nvidia-ml-py")
-    except metadata.PackageNotFoundError:
-        return ""
-
-
 def _watts(milliwatts: int | None) -> int | None:
     return None if milliwatts is None else round(milliwatts / 1000)
 
@@ -434,52 +400,3 @@ def _watts(milliwatts: int | None) -> int | None:
 def _text(value: str | bytes) -> str:
     """Text from pynvml, which returned bytes before 11.5, and still does for some structures."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
-
-
-def _no_permission() -> NoGpu:
-    hint = "see who may open /dev/nvidiactl and /dev/nvidia0 (often the group video or render)"
-    return NoGpu("permission", "this user may not use the NVIDIA driver", hint=hint)
-
-
-def _init_error(nvml: Any, error: Any) -> GpuError:
-    known: dict[int, tuple[NoGpuReason, str, str]] = {
-        nvml.NVML_ERROR_LIBRARY_NOT_FOUND: _NO_LIBRARY,
-        nvml.NVML_ERROR_DRIVER_NOT_LOADED: (
-            "no-driver",
-            "the NVIDIA driver is installed but not loaded",
-            "`modprobe nvidia`, then see `dmesg` if that fails",
-        ),
-        nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
-            "driver-mismatch",
-            "the loaded NVIDIA driver and its library have different versions",
-            "the driver was upgraded while it was loaded: reboot, or reload the nvidia modules",
-        ),
-        getattr(nvml, "NVML_ERROR_GPU_NOT_FOUND", 28): (  # not in Debian 12's pynvml
-            "no-devices",
-            _FINDS_NONE,
-            "see `lspci` and `dmesg`",
-        ),
-    }
-    if _is_shut():  # NVML reports this as an unknown error
-        hint = "inside a job: it has no lease on a GPU; in a login session: a closed shop"
-        return NoGpu("fenced", "the GPUs are fenced off from this process", hint=hint)
-    if error.value == nvml.NVML_ERROR_NO_PERMISSION:
-        return _no_permission()
-    if error.value in known:
-        reason, message, hint = known[error.value]
-        return NoGpu(reason, message, hint=hint)
-    return _gpu_error(error, "NVML")
-
-
-def _is_shut() -> bool:
-    """Whether a cgroup's rules deny the control device (EPERM); file permissions would say EACCES."""
-    try:
-        os.close(os.open("/dev/nvidiactl", os.O_RDWR | os.O_CLOEXEC))
-    except OSError as failed:
-        return failed.errno == errno.EPERM
-    return False
-
-
-def _gpu_error(error: Any, where: str) -> GpuError:
-    hint = "see `nvidia-smi` and `dmesg`"
-    return GpuError(f"the NVIDIA driver failed: {error}", where=where, hint=hint)

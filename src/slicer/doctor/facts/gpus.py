@@ -16,7 +16,7 @@ from slicer.backend.closed_shop import has_unit
 from slicer.backend.scopes import filters_devices
 from slicer.doctor.facts.reading import lstat, trusted_text
 from slicer.errors import GpuError, NoGpu
-from slicer.gpu import nvml
+from slicer.gpu.driver_errors import install_command, library_version
 from slicer.gpu.nvml import GpuDetails, Nvml
 from slicer.gpu.snapshot import take
 from slicer.kernel import cgroup, proc
@@ -127,20 +127,20 @@ def _node(path: str) -> DeviceNode:
 def gather_driver(uid: int) -> DriverFacts:
     """Loads NVML, and asks it for the GPUs, their settings and their processes. It may hang."""
     try:
-        driver = nvml.Nvml()
+        driver = Nvml()
     except NoGpu as error:
-        hint = nvml.install_command() if error.reason == "no-pynvml" else error.hint
-        return DriverFacts(error.reason, error.message, hint, "", nvml.library_version(), (), ())
+        hint = install_command() if error.reason == "no-pynvml" else error.hint
+        return DriverFacts(error.reason, error.message, hint, "", library_version(), (), ())
     except GpuError as error:
-        return DriverFacts("error", str(error), "", "", nvml.library_version(), (), ())
+        return DriverFacts("error", str(error), "", "", library_version(), (), ())
     try:
         details = driver.details()
         users = _users(driver, details, uid)
-        hint, version, library = nvml.install_command(), driver.version(), nvml.library_version()
+        hint, version, library = install_command(), driver.version(), library_version()
         return DriverFacts("", "", hint, version, library, details, users, driver.why_no_limits())
     except GpuError as error:
         reason = error.reason if isinstance(error, NoGpu) else "error"
-        return DriverFacts(reason, error.message, error.hint, "", nvml.library_version(), (), ())
+        return DriverFacts(reason, error.message, error.hint, "", library_version(), (), ())
     finally:
         driver.close()
 
