@@ -4,9 +4,9 @@
         os.environ.update(lease.env)
         ...
 
-The lease belongs to this process. It ends with the ``with``, with the process, and with ``kill -9``. Inside a
-job of
-``slicer run`` that already holds what is requested, and inside another ``with``, nothing more is taken.
+The lease belongs to this process. It ends with the ``with``, with the process, and with ``kill -9``. Inside
+a job of ``slicer run`` that already holds what is requested, and inside another ``with``, nothing more is
+taken.
 
 It imports nothing outside the standard library, except the driver's library if GPUs are needed.
 """
@@ -15,40 +15,35 @@ from __future__ import annotations
 
 import atexit
 import contextvars
-import math
 import os
 import sys
 
+from slicer.api_arguments import Arguments, check, needs_of
 from slicer.backend import broker_socket, has_systemd
 from slicer.config import profiles
-from slicer.config.build import unknown_slot
-from slicer.errors import BusyError, UsageError
+from slicer.errors import BusyError
 from slicer.gpu.observer import GpuObserver
 from slicer.gpu.ordinals import numbered
 from slicer.job import granting, plan, scope, words
 from slicer.kernel import proc
 from slicer.kernel.signals import BlockedInterrupts
-from slicer.ledger import leasing, nesting
+from slicer.ledger import leasing
 from slicer.ledger.held_lease import HeldLease
-from slicer.ledger.leasing import CancelToken, Hooks, Needs, PreparedRequest
+from slicer.ledger.leasing import CancelToken, Hooks, PreparedRequest
 from slicer.ledger.ledger import Ledger
-from slicer.model import CPU, LEASE_VARIABLE, PRIORITY_MAX, Demand
+from slicer.model import CPU, LEASE_VARIABLE
 from slicer.outcome import journal
 from slicer.placement.decision import expected_remaining, first_to_finish
-from slicer.quantity import QuantityError, parse_mib
-from slicer.record import as_dict, record, replace
+from slicer.record import record, replace
 from slicer.state import statedir
-from slicer.state.statefile import SECONDS_MAX
-from slicer.text import split_list, visible
+from slicer.text import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
-    from typing import Any
 
     from slicer import model
-    from slicer.config.profiles import Config
     from slicer.ledger.nesting import OuterJobs
     from slicer.model import Busy, Then
 
@@ -201,13 +196,13 @@ def acquire(
 ) -> Lease:
     """Take GPUs and slots, all at once, for this process.
 
-    ``gpus`` is the number of whole GPUs. With ``vram`` ("8G"), it takes that much of
-    each, shared with others, and ``margin`` of each is kept free beyond that. ``gpu`` lists the acceptable
-    GPUs, by index or UUID. ``slots`` maps the names of slots to numbers; ``cpu_slots=1`` is ``slots={"cpu":
-    1}``. Unless ``wait``, it raises :class:`GpuBusy`, :class:`CpuBusy` or :class:`SlotBusy` at once if
-    something is not free. After waiting for
-    ``max_wait`` seconds, ``then="fail"`` raises it, too, and ``then="run"`` (the default if only CPU slots
-    are requested) returns a lease that is marked ``forced``. ``priority`` is from -100 to 100, highest first.
+    ``gpus`` is the number of whole GPUs. With ``vram`` ("8G"), it takes that much of each, shared with
+    others, and ``margin`` of each is kept free beyond that. ``gpu`` lists the acceptable GPUs, by index or
+    UUID. ``slots`` maps the names of slots to numbers; ``cpu_slots=1`` is ``slots={"cpu": 1}``. Unless
+    ``wait``, it raises :class:`GpuBusy`, :class:`CpuBusy` or :class:`SlotBusy` at once if something is not
+    free. After waiting for ``max_wait`` seconds, ``then="fail"`` raises it, too, and ``then="run"`` (the
+    default if only CPU slots are requested) returns a lease that is marked ``forced``. ``priority`` is from
+    -100 to 100, highest first.
 
     Raises ValueError for invalid arguments, slicer.SlicerError for all other failures: a request that this
     machine could never grant, no GPU driver, a broken configuration.
@@ -226,22 +221,6 @@ def acquire(
     return made[0]
 
 
-@record
-class Arguments:
-    name: str
-    gpus: int
-    vram: str | None
-    gpu: Sequence[int | str] | int | str | None
-    margin: str | None
-    cpu_slots: int
-    slots: Mapping[str, int] | None
-    priority: int
-    expected_seconds: float | None
-    wait: bool
-    max_wait: float | None
-    then: Then | None
-
-
 def obtain(
     arguments: Arguments, around: tuple[Lease, ...], cancel: CancelToken, mask: frozenset[int] | None = None
 ) -> Lease:
@@ -249,7 +228,7 @@ def obtain(
 
     ``mask`` is the signal mask to sleep with; None: unchanged.
     """
-    _check(arguments)
+    check(arguments)
     environ = dict(os.environ)
     ledger = Ledger(statedir.locate(environ, os.geteuid()), _warn)
     ledger.mask = mask
@@ -257,7 +236,7 @@ def obtain(
         config = profiles.load(environ, profiles.host())
         known = [job for one in around for job in one._jobs_held()]
         outer = plan.outer_jobs(environ, ledger, in_scopes=has_systemd(), known=known)
-        needs = _needs(arguments, config, outer, environ)
+        needs = needs_of(arguments, config, outer, environ)
         who = leasing.of_process(arguments.name, tuple(sys.orig_argv), outer)
         ledger.broker_now = lambda: broker_socket(environ)
         broker = ledger.broker_now()
@@ -316,123 +295,6 @@ def entered(lease: Lease) -> Lease:
     inside.set((*inside.get(), lease))
     atexit.register(lease.release)
     return lease
-
-
-def _needs(arguments: Arguments, config: Config, outer: OuterJobs, environ: dict[str, str]) -> Needs:
-    """What is needed beyond the outer jobs' leases."""
-    margin_mib = config.margin_mib if arguments.margin is None else _mib(arguments.margin, "margin") or 0
-    wanted = Demand(
-        int(arguments.gpus), _words(arguments.gpu), _mib(arguments.vram, "vram"), margin_mib,
-        _slots(arguments), int(arguments.priority),
-    )  # fmt: skip
-    for name in wanted.slots:
-        if name not in config.slots:
-            message, hint = unknown_slot(name, config.slots)
-            raise UsageError(message, where="slots", hint=hint)
-    return Needs(
-        **as_dict(nesting.missing(wanted, outer, nesting.skips_gpu_lock(environ))), slot_limits=config.slots,
-        limit_s=None, expect_s=_seconds(arguments.expected_seconds), wait=bool(arguments.wait),
-        max_wait_s=_seconds(arguments.max_wait), then=arguments.then, plain_lock=config.compat_gpu_lock,
-    )  # fmt: skip
-
-
-def _check(arguments: Arguments) -> None:
-    """Raises ValueError for arguments that are invalid on any machine."""
-    _check_types(arguments)
-    gpus, then = arguments.gpus, arguments.then
-    words = _words(arguments.gpu)
-    outside = f"priority={arguments.priority}: must be from -{PRIORITY_MAX} to {PRIORITY_MAX}"
-    shortest_s = min(arguments.max_wait or 0, arguments.expected_seconds or 0)
-    wrong = {
-        "gpus, cpu_slots and slots: nothing is requested": gpus == 0 and not _slots(arguments),
-        f"gpus={gpus}: cannot be negative": gpus < 0,
-        "vram: is only valid with GPUs, but gpus=0": arguments.vram is not None and gpus == 0,
-        "margin: is only valid with vram": arguments.margin is not None and arguments.vram is None,
-        f"gpu: names {len(words)}, fewer than gpus={gpus}": bool(words) and len(words) < gpus,
-        outside: abs(arguments.priority) > PRIORITY_MAX,
-        "max_wait: is only valid with wait=True": arguments.max_wait is not None
-        and not arguments.wait,
-        "then: is only valid with max_wait": then is not None and arguments.max_wait is None,
-        f"then={then!r}: must be 'run' or 'fail'": then not in (None, "run", "fail"),
-        "max_wait and expected_seconds cannot be negative": shortest_s < 0,
-    }
-    for problem, is_so in wrong.items():
-        if is_so:
-            raise ValueError(problem)
-
-
-def _check_types(arguments: Arguments) -> None:
-    """Raises ValueError. Others read these figures and wait by them."""
-    if not isinstance(arguments.name, str):
-        raise ValueError(f"name={arguments.name!r}: must be a string")
-    for argument in ("gpus", "priority", "cpu_slots"):
-        if not _is_whole(getattr(arguments, argument)):
-            raise ValueError(f"{argument}={getattr(arguments, argument)!r}: must be a whole number")
-    for argument in ("vram", "margin"):
-        value = getattr(arguments, argument)
-        if value is not None and not isinstance(value, str) and not _is_number(value):
-            raise ValueError(f"{argument}={value!r}: must be a finite number, or a size such as '8G'")
-    for argument in ("expected_seconds", "max_wait"):
-        value = getattr(arguments, argument)
-        if value is not None and not _is_number(value):
-            raise ValueError(f"{argument}={value!r}: must be a finite number")
-        if (value or 0) > SECONDS_MAX:
-            raise ValueError(f"{argument}={value!r}: must be at most {SECONDS_MAX}")
-    if not isinstance(arguments.gpu, int | str | None) and not hasattr(arguments.gpu, "__iter__"):
-        raise ValueError(f"gpu={arguments.gpu!r}: must be an index, a UUID, or several of them")
-    if arguments.slots is not None and not hasattr(arguments.slots, "keys"):
-        raise ValueError(f"slots={arguments.slots!r}: must map names to numbers")
-
-
-def _is_whole(value: object) -> bool:
-    return hasattr(value, "__index__") and not isinstance(value, bool)
-
-
-def _is_number(value: Any) -> bool:
-    """Whether it is a finite number of any type."""
-    return hasattr(value, "__float__") and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _slots(arguments: Arguments) -> dict[str, int]:
-    """The number of slots by name. Raises ValueError."""
-    slots = dict(arguments.slots or {})
-    if arguments.cpu_slots and CPU in slots:
-        raise ValueError(f"cpu_slots={arguments.cpu_slots}: slots already has CPU slots")
-    said = {"cpu_slots": (CPU, arguments.cpu_slots)} if CPU not in slots else {}
-    said |= {f"slots[{name!r}]": (name, count) for name, count in slots.items()}
-    for argument, (name, count) in said.items():
-        if not isinstance(name, str):
-            raise ValueError(f"{argument}: the name of a slot must be a string")
-        if not _is_whole(count):
-            raise ValueError(f"{argument}={count!r}: must be a whole number")
-        if count < 0:
-            raise ValueError(f"{argument}={count}: cannot be negative")
-    return {name: int(count) for name, count in said.values() if count}
-
-
-def _seconds(value: float | None) -> float | None:
-    return None if value is None else float(value)  # a lease's file has no numpy types or the like
-
-
-def _mib(value: object, argument: str) -> int | None:
-    if value is None:
-        return None
-    if value and not isinstance(value, str):
-        raise ValueError(f'{argument}={value!r}: the unit is missing, as in {argument}="{value}G"')
-    try:
-        mib = parse_mib(str(value))
-    except QuantityError as error:
-        raise ValueError(f"{argument}: {error}") from None
-    if mib < 0 or (mib == 0 and argument == "vram"):
-        raise ValueError(f"{argument}={value!r}: must be above 0")
-    return mib
-
-
-def _words(gpu: Sequence[int | str] | int | str | None) -> tuple[str, ...]:
-    if gpu is None:
-        return ()
-    given = split_list(gpu) if isinstance(gpu, str) else [gpu] if isinstance(gpu, int) else gpu
-    return tuple(str(word).strip() for word in given)
 
 
 def _nothing(busy: Busy) -> None:

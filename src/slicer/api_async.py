@@ -7,6 +7,7 @@ import threading
 from concurrent.futures import Future
 
 from slicer import api
+from slicer.api_arguments import Arguments
 from slicer.ledger.leasing import CancelToken
 
 TYPE_CHECKING = False
@@ -42,7 +43,7 @@ class acquire_async:
         max_wait: float | None = None,
         then: Then | None = None,
     ) -> None:
-        self._arguments = api.Arguments(
+        self._arguments = Arguments(
             name, gpus, vram, gpu, margin, cpu_slots, slots, priority, expected_seconds, wait, max_wait, then
         )
         self._lease: api.Lease | None = None
@@ -81,7 +82,7 @@ class acquire_async:
 
 
 def _obtain(
-    work: Future[api.Lease], arguments: api.Arguments, around: tuple[api.Lease, ...], cancel: CancelToken
+    work: Future[api.Lease], arguments: Arguments, around: tuple[api.Lease, ...], cancel: CancelToken
 ) -> None:
     try:
         work.set_result(api.obtain(arguments, around, cancel))

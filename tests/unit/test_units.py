@@ -10,7 +10,7 @@ from typing import Any
 import click
 import pytest
 
-from slicer import api
+from slicer import api, api_arguments
 from slicer.cli.queue import parameters
 from slicer.config import values
 from slicer.errors import UsageError
@@ -30,7 +30,7 @@ READERS: dict[str, Callable[[Any], object]] = {
     "run, hold, profiles": lambda size: values.mib((size, "--vram", UsageError), "vram"),
     "queue add": added,
     "queue --margin": lambda size: parameters.mib(click.Context(click.Command("x")), MARGIN, size),
-    "import slicer": lambda size: api._mib(size, "vram"),
+    "import slicer": lambda size: api_arguments._mib(size, "vram"),
     "slicer_client": lambda size: CLIENT["_size"](size, "vram"),
     "SLICER_SIM": lambda size: simulated._size(size, "SLICER_SIM", ""),
 }
