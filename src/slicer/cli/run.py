@@ -7,6 +7,7 @@ import os
 from slicer.cli import say
 from slicer.config.profiles import Overrides
 from slicer.errors import EX_SLICER, BusyError, SlicerError, StateError, UsageError
+from slicer.job.job import NOBODY, Follower
 from slicer.job.launch import run
 from slicer.job.plan import Invocation
 from slicer.kernel.signals import INTERRUPTS, signal, unblock_interrupts
@@ -108,12 +109,17 @@ def _run(options: dict[str, Any], command: tuple[str, ...]) -> int:
         from slicer.cli import background
 
         return background.run(options, invocation, to_its_end, lambda act: _told(options, act))
-    return run_job(invocation, say.Messages(options["verbosity"]))
+    follower = NOBODY
+    if options["follower"]:
+        from slicer.job.following import by_descriptor
+
+        follower = by_descriptor(options["follower"])
+    return run_job(invocation, say.Messages(options["verbosity"]), follower)
 
 
-def run_job(invocation: Invocation, messages: say.Messages) -> int:
+def run_job(invocation: Invocation, messages: say.Messages, follower: Follower = NOBODY) -> int:
     """Run the job to its end and report it. Returns the exit code."""
-    return to_its_end(messages, lambda: run(invocation, os.environ, messages))
+    return to_its_end(messages, lambda: run(invocation, os.environ, messages, follower))
 
 
 def to_its_end(messages: say.Messages, act: Callable[[], Outcome]) -> int:

@@ -93,6 +93,7 @@ GROUPS = {
             None,
         ),
         _option("--job", "ID", "Be the job of that id.", "", hidden=True),
+        _option("--follower", "FD", "Tell it what becomes of the job, and await its word.", "", hidden=True),
         _option("--detached", "JOB", "Be that job, which a caller has detached.", "", hidden=True),
         _option("--awaits", "JOB:CONDITION", "As --after, by the whole id.", (), hidden=True),
         _option("--begins-at", "SECONDS", "As --begin, since 1970.", hidden=True),
@@ -117,7 +118,7 @@ OPTIONS = tuple(option for group in GROUPS.values() for option in group)
 # Without a scope there are no properties, and no unit for the log.
 _SCOPE_FIELDS = (
     "set", "backend", "exec", "journal", "dry_run", "share", "share_mode", "notify", "detach", "log_to",
-    "after", "begin", "job", "detached", "awaits", "begins_at",
+    "after", "begin", "job", "follower", "detached", "awaits", "begins_at",
 )  # fmt: skip
 
 _HOLD_OPTIONS = (

@@ -24,11 +24,16 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from slicer import errors
-from slicer.errors import KeeperEnded, RequestCancelled, SlicerError
+from slicer.errors import KeeperEnded, RequestCancelled, SlicerError, UsageError
+from slicer.job.job import Follower
+from slicer.kernel.signals import signal
 from slicer.kernel.sleep import until_readable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from slicer.job.job import Job
+    from slicer.model import Lease
 
 GO = b"g"
 _F_SETSIG = 10
@@ -85,6 +90,47 @@ class Teller:
     def fail(self, error: SlicerError) -> None:
         kind = next(each for each in type(error).__mro__ if each.__module__ == errors.__name__)
         self.tell("error", name=kind.__name__, message=error.message, where=error.where, hint=error.hint)
+
+
+class RemoteFollower(Follower):
+    """The follower at the other end of the connection. If that is gone, the request is cancelled."""
+
+    def __init__(self, teller: Teller, *, starts_late: bool = False) -> None:
+        """``starts_late``: the job's scope starts with its command."""
+        self._teller = teller
+        self._starts_late = starts_late
+
+    def granted(self, job: Job, lease: Lease, waited_s: float, stand_by: Callable[[], int]) -> None:
+        self._teller.signals(0)
+        self._teller.tell(
+            "acquired", gpus=lease.gpus, gpu_indices=lease.gpu_indices, vram_mib=lease.vram_mib
+        )
+        guard = -1 if self._starts_late else stand_by()
+        try:
+            self._teller.tell("ready")
+            if not self._teller.may_go(guard):
+                raise RequestCancelled
+        finally:
+            if guard >= 0:
+                os.close(guard)
+
+    def begun(self) -> None:
+        self._teller.tell("runs")
+
+
+def by_descriptor(text: str) -> RemoteFollower:
+    """The follower that is connected by the inherited descriptor of that number. Raises UsageError.
+
+    If it goes before the job has its lease, we get a SIGTERM.
+    """
+    try:
+        connection = socket.socket(fileno=int(text))
+    except (ValueError, OSError) as error:
+        raise UsageError("is for slicer's own use", where="--follower") from error
+    connection.set_inheritable(False)
+    teller = Teller(connection)
+    teller.signals(signal.SIGTERM)
+    return RemoteFollower(teller)
 
 
 class Followed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 import time
@@ -12,6 +13,7 @@ from typing import Protocol
 
 from slicer.config.serve import Server
 from slicer.errors import EX_TEMPFAIL, EX_USAGE
+from slicer.job.following import GO
 from slicer.kernel import listeners, proc
 from slicer.kernel.users import user_name
 from slicer.quantity import format_duration
@@ -31,9 +33,6 @@ class Form(Protocol):
     def check_listener(self) -> None: ...
 
 
-# Once it has its lease, the job reports its id and becomes the server. Its standard input is a pipe to the
-# proxy: if the proxy was killed meanwhile, SIGPIPE ends the job here.
-_BEGIN = 'echo "$SLICER_LEASE" >&0 && exec "$@" </dev/null'
 _LOG_LINES = 5
 _LONGEST_LOG = 8 << 20
 _KEPT_LOG = 64 << 10
@@ -68,37 +67,34 @@ class StartedServer:
         self.base = fixed.replace("//localhost:", "//127.0.0.1:") or f"http://127.0.0.1:{port}"
         trim_log(self._log)
         self._log_from = os.path.getsize(self._log) if os.path.exists(self._log) else 0
-        heard, told = os.pipe2(os.O_CLOEXEC)
+        job = os.urandom(6).hex()
+        ours, theirs = socket.socketpair()
+        said, answer = await asyncio.open_connection(sock=ours)
         try:
-            log = os.open(self._log, _APPENDING, 0o600)
-            try:
+            with theirs, open(os.open(self._log, _APPENDING, 0o600), "ab", 0) as log:
                 self._process = await asyncio.create_subprocess_exec(
-                    *SLICER, *self._arguments(port), env=self._variables(port), start_new_session=True,
-                    stdin=told, stdout=log, stderr=log,
+                    *SLICER, *self._arguments(port, job, theirs.fileno()), env=self._variables(port),
+                    start_new_session=True, pass_fds=(theirs.fileno(),), stdin=asyncio.subprocess.DEVNULL,
+                    stdout=log, stderr=log,
                 )  # fmt: skip
-            finally:
-                os.close(log)
-                os.close(told)
-            self.job = await _line_of(heard)
+            async for line in said:
+                if json.loads(line)["event"] == "ready":
+                    self.job = job
+                    answer.write(GO)
+                    break
         except OSError as error:
             raise Unavailable("failed", f"{self.name} cannot be started: {error}") from error
-        except asyncio.CancelledError:
-            if self._process is not None:
-                with suppress(ProcessLookupError):
-                    self._process.terminate()  # it leaves the line, unless it has just got its lease
-                self.job = await _line_of(heard)
-                await self.stop()
-            raise
         finally:
-            os.close(heard)
+            answer.close()  # without the word, it leaves the line, or gives back the lease that it just got
         if not self.job:
             await self._process.wait()
             raise self.failure()
 
-    def _arguments(self, port: int) -> list[str]:
+    def _arguments(self, port: int, job: str, follower: int) -> list[str]:
         settings = self._settings
         stop = f"TimeoutStopSec={settings.release_timeout_s:g}s"
-        words = ["run", "--quiet", "--name", self.name, "--set", stop]
+        words = ["run", "--quiet", "--job", job, "--follower", str(follower), "--name", self.name]
+        words += ["--set", stop]
         if self._without_gpu:
             words += ["--profile", "light"]
         else:
@@ -108,7 +104,7 @@ class StartedServer:
             words += ["--gpus", str(settings.gpus)] if settings.gpus is not None else []
             words += ["--vram", f"{settings.vram_mib}M"] if settings.vram_mib is not None else []
         command = [word.replace(_PORT, str(port)) for word in settings.command]
-        return [*words, "--", "sh", "-c", _BEGIN, "sh", *command]
+        return [*words, "--", *command]
 
     def _variables(self, port: int) -> dict[str, str]:
         told = dict(KINDS[self._settings.kind].port_variables)
@@ -209,26 +205,6 @@ def trim_log(path: str) -> None:
 
 def _no_link(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW)
-
-
-async def _line_of(fd: int) -> str:
-    """The first line that arrives through a pipe; "" if it ends without one."""
-    os.set_blocking(fd, False)
-    loop = asyncio.get_running_loop()
-    found, readable = b"", asyncio.Event()
-    loop.add_reader(fd, readable.set)
-    try:
-        while not found.endswith(b"\n"):
-            await readable.wait()
-            readable.clear()
-            with suppress(BlockingIOError):
-                read = os.read(fd, 4096)
-                if not read:
-                    return ""
-                found += read
-    finally:
-        loop.remove_reader(fd)
-    return found.decode(errors="replace").strip().rpartition(",")[2]  # its own id follows outer jobs'
 
 
 def _free_port() -> int:

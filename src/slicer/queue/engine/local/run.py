@@ -11,15 +11,13 @@ import os
 import resource
 import socket
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from slicer import faults
 from slicer.errors import SlicerError
 from slicer.job import launch, words
-from slicer.job.following import Teller
+from slicer.job.following import RemoteFollower, Teller
 from slicer.job.gpu_use import Escaped, Exceeded
-from slicer.job.job import Follower, Job
 from slicer.kernel import proc
 from slicer.kernel.open_files import close_all_but
 from slicer.kernel.signals import INTERRUPTS, STOP, block_interrupts, signal
@@ -113,7 +111,8 @@ def be_run(
         if teller.is_alone():
             return
         plan = replace(order.plan, invocation=invocation)
-        launch.run_planned(order.job, plan, ledger, told, mask, _Follower(teller, order.starts_late), ask)
+        follower = _Follower(teller, starts_late=order.starts_late)
+        launch.run_planned(order.job, plan, ledger, told, mask, follower, ask)
     except SlicerError as error:
         teller.fail(error)
     except Withdrawn:
@@ -154,31 +153,11 @@ class _ToQueue:
         """Nothing: the follower hears more."""
 
 
-class _Follower(Follower):
-    """Tells the queue, and awaits its word."""
+class _Follower(RemoteFollower):
+    """Also hears how the job uses its GPUs."""
 
-    def __init__(self, teller: Teller, starts_late: bool) -> None:
-        self._teller = teller
-        self._starts_late = starts_late
-        self._told: object = None
-        self._tell_at = 0.0  # monotonic
-
-    def granted(self, job: Job, lease: Lease, waited_s: float, stand_by: Callable[[], int]) -> None:
-        self._teller.signals(0)
-        self._teller.tell(
-            "acquired", gpus=lease.gpus, gpu_indices=lease.gpu_indices, vram_mib=lease.vram_mib
-        )
-        guard = -1 if self._starts_late else stand_by()
-        try:
-            self._teller.tell("ready")
-            if not self._teller.may_go(guard):
-                raise Withdrawn
-        finally:
-            if guard >= 0:
-                os.close(guard)
-
-    def begun(self) -> None:
-        self._teller.tell("runs")
+    _told: object = None
+    _tell_at = 0.0  # monotonic
 
     def used(self, use: GpuUse, *, is_last: bool = False) -> None:
         known = use.now_mib, use.peak_mib
