@@ -56,7 +56,7 @@ def start(
         backend.close()
     pid = 0
     if place == "process":
-        starting.start_process(starting.taker(), mask, hand_over.given.fileno())
+        starting.start_process(mask, hand_over.given.fileno())
         pid = hand_over.introduced()
         if broker and not is_inside and _leaves(broker, job, described, pid):
             return Placed("", pid, "")

@@ -1,9 +1,9 @@
 """The hand-over from the caller to a detached job or queue: environment, directory, limits, umask and log.
 
 systemd could set all of this. But it shows a service's environment to every user, refuses values that it
-cannot print, and opens files differently from slicer. So the manager (or the caller itself, without one)
-executes this file with only the standard library (``python -I -S``), and this process becomes the queue or
-the job.
+cannot print, and opens files differently from slicer. So the manager executes this file with only the
+standard library (``python -I -S``), and this process becomes the queue or the job. Without a manager, a child
+of the caller does the same.
 
 A queue's hand-over is a file (:mod:`slicer.outcome.queue_files`), because its service may be restarted, also
 after a boot. A job's comes through its stdin, one of a pair of sockets; on it the job also reports to the
@@ -121,7 +121,8 @@ def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _main(path: str) -> NoReturn:
+def take(path: str = "") -> NoReturn:
+    """Become what is handed over in the file ``path``, or through our stdin."""
     if path:
         with open(path, encoding="ascii") as file:
             _become(_scan(file.read(), 0)[0], -1)
@@ -135,4 +136,4 @@ def _main(path: str) -> NoReturn:
 
 
 if __name__ == "__main__":
-    _main("".join(sys.argv[1:]))
+    take("".join(sys.argv[1:]))

@@ -31,8 +31,8 @@ def program() -> tuple[str, ...]:
     return sys.executable, "-m", "slicer"
 
 
-def taker(path: str = "") -> tuple[str, ...]:
-    """The command that takes the hand-over from the file ``path``, or from its stdin."""
+def taker(path: str) -> tuple[str, ...]:
+    """The command of a service, which takes the hand-over from the file ``path``, or from its stdin."""
     command = sys.executable, "-I", "-S", os.path.abspath(handover.__file__)
     return (*command, path) if path else command
 
@@ -128,17 +128,17 @@ def _not_taken(error: OSError) -> StateError:
     return StateError(f"its process did not take over: {error.strerror or 'no answer in time'}")
 
 
-def start_process(command: Sequence[str], mask: frozenset[int], stdin: int) -> None:
-    """Execute a command as a process without our session, terminal or descriptors but ``stdin``.
+def start_process(mask: frozenset[int], stdin: int) -> None:
+    """Take the hand-over in a process without our session, terminal or descriptors but ``stdin``.
 
-    ``mask``: its signal mask. Raises OSError. If it cannot be executed, that ends the connection.
+    ``mask``: its signal mask. Raises OSError.
     """
 
-    def execute() -> None:
+    def take() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        os.execv(command[0], list(command))
+        handover.take()
 
-    start_orphan(execute, stdin)
+    start_orphan(take, stdin)
 
 
 class DetachCaller:
