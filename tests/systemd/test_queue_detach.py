@@ -243,7 +243,7 @@ def test_it_says_how_to_follow_stop_and_resume_it(slicer: Slicer, roots: Detache
     assert "after a reboot" in said[2]
     unit = said[0].split()[2].rstrip(":")
     assert f"tail -f {roots.log_dir}/queue.log" in said[0]
-    assert f"systemctl stop {unit}" in said[1]
+    assert f"slicer queue stop {roots.file} --finish: " in said[1]
     until(lambda: systemctl.show(unit, "LoadState")["LoadState"] == "not-found", "it has ended")
     lines = (roots.log_dir / "queue.log").read_text().splitlines()
     assert any("job 1 ok" in line for line in lines), lines
