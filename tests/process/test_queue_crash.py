@@ -43,7 +43,7 @@ def queues(make_box: Callable[[int], Box]) -> QueueBox:
 
 def finish(queues: QueueBox, expected: dict[str, tuple[str, int]], code: int) -> Running:
     """Start the queue again: it does what is left, and ends with everything known and nothing left behind."""
-    queue = queues.start()
+    queue = queues.start("--hold-back", "off")
     until(lambda: queues.go_on() or queue.process.poll() is not None, "the queue ends")
     assert queue.wait() == code, queue.out + queue.err
     assert queues.statuses() == expected
@@ -304,7 +304,7 @@ def test_killed_again_and_again_with_50_jobs(queues: QueueBox, seed: int) -> Non
     lines, expected = mixed(50, seed)
     queues.write(*lines)
     for _ in range(8):
-        queue = queues.start()
+        queue = queues.start("--hold-back", "off")
         wanted = sum(queues.starts().values()) + dice.randint(0, 8)
         moment = time.monotonic() + dice.uniform(0.1, 0.4)
         if (

@@ -129,12 +129,13 @@ def disk(queues: QueueBox) -> Iterator[SmallDisk]:
 
 
 NUMBERS = tuple(map(str, range(30)))
+ALL = ("--hold-back", "off", "-j")  # though one after the other fails
 
 
 # E7: nothing starts, it is said once, and goes on when there is room
 def test_the_disk_of_the_log_directory_is_full(queues: QueueBox, disk: SmallDisk) -> None:
     queues.write("[vram=1G] hold a 5", *(f"[vram=1G] job {number} 0 {number}" for number in NUMBERS))
-    queue = queues.start("-j", "1")
+    queue = queues.start(*ALL, "1")
     queues.started("a")
     disk.fill()
     queues.let("a")
@@ -155,18 +156,18 @@ def test_the_disk_of_the_log_directory_is_full(queues: QueueBox, disk: SmallDisk
 # E7, E13: killed just then
 def test_killed_while_the_disk_is_full(queues: QueueBox, disk: SmallDisk) -> None:
     queues.write(*(f"[vram=1G] job {number} 0 {number}" for number in NUMBERS))
-    queue = queues.start("-j", "2")
+    queue = queues.start(*ALL, "2")
     queue.event("started")
     disk.fill()
     queue.event("stalled")
     queues.asleep(queue)
     queue.kill()
-    again = queues.start("-j", "2")
+    again = queues.start(*ALL, "2")
     until(lambda: again.events("stalled") or again.process.poll(), "the next one gives up, or waits")
     assert set(queues.starts().values()) == {1}  # what the first one had reserved may be room for others
     again.kill()
     disk.empty()
-    last = queues.start("-j", "4")
+    last = queues.start(*ALL, "4")
     assert last.wait() == 29, last.err
     assert queues.statuses() == {f"job {n} 0 {n}": ("failed" if int(n) else "ok", int(n)) for n in NUMBERS}
     assert set(queues.starts().values()) == {1}
@@ -210,7 +211,7 @@ def test_a_keeper_gets_ready_while_the_disk_is_full(
 @pytest.mark.parametrize("times", [1, 2])
 def test_asked_to_leave_while_the_disk_is_full(queues: QueueBox, disk: SmallDisk, times: int) -> None:
     queues.write(*(f"[vram=1G] job {number} 0 {number}" for number in NUMBERS))
-    queue = queues.start("-j", "2")
+    queue = queues.start(*ALL, "2")
     queue.event("started")
     disk.fill()
     queue.event("stalled")
@@ -218,7 +219,7 @@ def test_asked_to_leave_while_the_disk_is_full(queues: QueueBox, disk: SmallDisk
         queue.send(signal.SIGTERM)
     assert queue.wait() == 143
     disk.empty()
-    assert queues.run("-j", "4").wait() == 29
+    assert queues.run(*ALL, "4").wait() == 29
     stopped = [outcome for outcome in queues.box.outcomes() if outcome.reason == "stopped"]
     assert queues.starts() == Counter([*NUMBERS, *(outcome.command[-1].split()[1] for outcome in stopped)])
     disk.leave()

@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.config.values import Entry, Reader
 
-EVENTS = ("done", "failed", "oom", "idle", "waited", "queue-done")
+EVENTS = ("done", "failed", "oom", "idle", "waited", "held-back", "queue-done")
 DESKTOP = "desktop"  # a destination that needs no configuration
 OFF = "off"
 _USUAL = ("done", "failed")  # the events if only a destination is named

@@ -120,7 +120,7 @@ class Display:
             counts=counts,
             eta_s=rows.eta_s(
                 states.ok_wall_s, states.ok_count, [now - state.started_at for state in running],
-                left, self._width,
+                left - len(pending.held_back), self._width,
             ),
             state=self.state,
             warning=self._problem,
@@ -175,6 +175,7 @@ class Display:
         data: dict[str, Any] = {
             "counts": rows.counts([*ended, *(known[key] for key in self._dispatch.pending)]),
             "failed": [rows.row(s) for s in failed],
+            "held": list(self._dispatch.held_back.told.values()),
             "earlier": [rows.row(s) for s in sorted(filter(judging.has_failed, others), key=_NUMBER)],
             "left": [rows.row(s) for s in ended if s.status == "ok" and s.leftovers],
             "under": [rows.row(s) for s in ended if s.verdict == "under-declared"],

@@ -116,8 +116,8 @@ class Events:
             self.add("waiting", why=why)
         self._was_waiting = why is not None
 
-    def drained(self, is_drained: bool, *, watch: bool) -> None:
+    def drained(self, is_drained: bool, *, watch: bool, held: int) -> None:
         """Report that nothing is left to do, unless there is something (again)."""
         if is_drained and not self.has_drained:
-            self.add("drained", watch=watch)
+            self.add("drained", watch=watch, held=held)
         self.has_drained = is_drained

@@ -34,6 +34,7 @@ from slicer.queue.model import BoardState, Entry, Event, QueueOptions
 from slicer.queue.plans import Plans
 from slicer.queue.show import rows
 from slicer.queue.start.dispatch import Dispatch
+from slicer.queue.start.held_back import HeldBack
 from slicer.queue.state.register import Register
 
 
@@ -68,7 +69,10 @@ class Queue:
         self._conclusions = Conclusions(
             self.register, options, plans.margin_mib, self._engine.largest_mib, self._events, plans.shell
         )
-        self._dispatch = Dispatch(self.register, plans, self._engine, self._events, self._ledger.broker_now)
+        held_back = HeldBack(self.register, options, self._events)
+        self._dispatch = Dispatch(
+            self.register, plans, self._engine, self._events, self._ledger.broker_now, held_back
+        )
         self._display = Display(self.register, self._engine, self._dispatch, options, self._renderer)
         answers = Answers(
             self.register, self._dispatch, self._display, self._file, self._load, self._leave_by_word,
@@ -178,7 +182,8 @@ class Queue:
             self._control.answer()
             self._events.flush()
         self._tell_if_idle()
-        problem = self.register.problem or self._file.problem or self._dispatch.trouble
+        held = "; ".join(self._dispatch.held_back.told.values())
+        problem = self.register.problem or self._file.problem or self._dispatch.trouble or held
         self._display.update(self._state_word(), problem, self._engine.job_count)
 
     def _sleep(self) -> None:
@@ -217,7 +222,7 @@ class Queue:
             return 128 + self._signals[0]
         if self._dispatch.is_over and len(self._dispatch.pending):
             return EX_TEMPFAIL
-        return code
+        return code or int(bool(self._dispatch.pending.held_back))
 
     def _check(self, entries: tuple[Entry, ...]) -> None:
         """Raise JobsFileError for a line that cannot run."""
@@ -305,6 +310,8 @@ class Queue:
         if ended:
             dispatch.pending.release([attempt.key for attempt in ended])
             dispatch.learn()
+        if dispatch.held_back.is_due:
+            self._load()
 
     # -- the current state ---------------------------------------------------------------------------------
 
@@ -312,7 +319,9 @@ class Queue:
         """Report once that nothing is left to do, or that all jobs wait."""
         pending = self._dispatch.pending
         is_idle = not self._is_leaving and not self._engine.is_busy
-        self._events.drained(is_idle and not pending.can_start, watch=self._options.watch)
+        self._events.drained(
+            is_idle and not pending.can_start, watch=self._options.watch, held=len(pending.held_back)
+        )
         is_waiting = is_idle and pending.can_start > 0 and self._engine.is_waiting
         self._events.nothing_can_start(self._display.why_waiting() if is_waiting else None)
         if self.register.is_saved:

@@ -135,6 +135,26 @@ class JobState:
         return self.status in FINAL
 
 
+@record
+class HoldBack:
+    """When a command's group is held back: after so many ``failures`` in a row (0: never), each ``within_s``
+    seconds of its start.
+    """
+
+    failures: int = 5
+    within_s: float = 60.0
+
+
+@record
+class Streak:
+    """The last attempts of a command's group, as far as they failed so soon, one after the other."""
+
+    failures: int = 0
+    key: str = ""  # of the job that failed last
+    last_no: int = 0  # once the group is held back: the number of the last job that was known then
+    checksum: int = 0  # and that of the lines of the group then
+
+
 def label(jobs_file: str, no: int) -> str:
     """What a job without a name is called, as in "jobs.txt#7"."""
     return f"{jobs_file.rpartition('/')[2]}#{no}"
@@ -222,6 +242,8 @@ EventKind = Literal[
     "exceeds",  # E5, at once, and once an attempt and GPU: gpu (index), used_mib, declared_mib
     "idle",  # what (IdleNews.kind) about its unused GPUs: text, idle_s, left_s (until its end; or None)
     "finished",  # how: job.status; log, log_path; unless it succeeded, last_line (of the log)
+    "held-back",  # text; group (of commands), count (of its lines), failures, log and last_line (of the last)
+    "released",  # group: its lines are no longer held back
     "retry",  # after CUDA's "out of memory": declared_mib (before), next_mib, attempt, attempts, log
     "infeasible",  # reason
     "cancelling",  # its line has cancel, so it is being ended
@@ -229,7 +251,7 @@ EventKind = Literal[
     "requeued",  # an attempt that never began, or that a reboot ended: why
     "lost",  # it ended together with its keeper, so its outcome is unknown; log, log_path, last_line
     "unrunnable",  # it is skipped (a job in its "after" failed or was removed): why
-    "drained",  # nothing is left to do; watch (bool)
+    "drained",  # nothing is left to do; watch (bool), held (how many lines are held back)
     "stopping",  # asked to stop: nothing new is started; running (how many)
     "ending",  # asked twice: running jobs are being ended
     "stalled",  # nothing is started because the journal or a file cannot be written: why
@@ -266,6 +288,7 @@ class QueueOptions:
     tolerance: float = 0.10
     poll_s: float = 5.0
     exclusive: bool = False
+    hold_back: HoldBack = HoldBack()
     watch: bool = False
     oom_retries: int = 0
     fresh: bool = False

@@ -16,6 +16,7 @@ from slicer.queue.show.event_json import job_object
 from slicer.queue.show.event_text import line
 
 _ENDS = ("finished", "lost", "infeasible", "unrunnable")
+_QUEUES = {"drained": ("queue-done",), "held-back": ("held-back", "failed")}
 _EVENTS: dict[Status, tuple[str, ...]] = {"ok": ("done",), "oom": ("oom", "failed"), "cancelled": ()}
 
 
@@ -28,15 +29,13 @@ class Notifier:
 
     def event(self, event: Event) -> str:
         """Notify the user about the event, if that is wanted. Returns the problem, if any, in words."""
-        if event.kind == "drained":
-            return self._send("queue-done", {"job": "", "name": self._title, "text": "nothing is left to do"})
+        if event.kind in _QUEUES:
+            text = line(event, verbose=False) or ""
+            return self._send(_QUEUES[event.kind], {"job": "", "name": self._title, "text": text})
         is_idle = event.kind == "idle" and event.data["what"] in ("warned", "ends")
         if not (is_idle or event.kind in _ENDS) or event.job is None:
             return ""
         events = ("idle",) if is_idle else _EVENTS.get(event.job.status, ("failed",))
-        wanted = next((name for name in events if name in self._notify.on), None)
-        if wanted is None:
-            return ""
         row = job_object(event.job)
         name = event.job.name or label(self._title, event.job.no)
         path = str(event.data.get("log_path") or "")
@@ -48,10 +47,11 @@ class Notifier:
             "queue": self._title,
             "log": log,
         }
-        return self._send(wanted, {**row, **about})
+        return self._send(events, {**row, **about})
 
-    def _send(self, event: str, about: dict[str, Any]) -> str:
-        if event not in self._notify.on:
+    def _send(self, events: tuple[str, ...], about: dict[str, Any]) -> str:
+        event = next((name for name in events if name in self._notify.on), None)
+        if event is None:
             return ""
         told = {"event": event, "title": f"{about['name']}: {event}", **about}
         return send(self._notify, told, default_path())

@@ -11,7 +11,7 @@ from slicer.cli.common import meant
 from slicer.config.values import gpu_list
 from slicer.errors import UsageError
 from slicer.quantity import parse_duration, parse_mib
-from slicer.queue.model import DEFAULT_LOG_DIR, QueueOptions
+from slicer.queue.model import DEFAULT_LOG_DIR, HoldBack, QueueOptions
 
 _FRACTION_MOST = 10
 
@@ -53,6 +53,16 @@ def fraction(ctx: click.Context, param: click.Parameter, value: float | None) ->
 
 def gpus(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
     return () if value is None else gpu_list((value, "--gpu", UsageError), "gpu")
+
+
+def hold_back(ctx: click.Context, param: click.Parameter, value: str) -> HoldBack:
+    """As in 5/1m; off: never."""
+    if value == "off":
+        return HoldBack(0)
+    failures, _, within = value.partition("/")
+    if not (failures.isdecimal() and int(failures)):
+        raise UsageError(f"{value!r:.40}: expected N/DURATION or off", where=param.opts[0], hint="5/1m")
+    return HoldBack(int(failures), seconds(ctx, param, within))
 
 
 def no_journal(log_dir: str) -> UsageError:

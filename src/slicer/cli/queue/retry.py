@@ -10,11 +10,10 @@ from slicer.cli.queue import parameters
 from slicer.errors import StateError, UsageError
 from slicer.queue.control import client
 from slicer.queue.file import jobs_file
-from slicer.queue.judge import judging
-from slicer.queue.state import folding
+from slicer.queue.judge.retrying import retry
 from slicer.queue.state.journal import Journal
 from slicer.queue.state.register import Register
-from slicer.text import quote
+from slicer.text import counted, quote
 
 
 @click.command(
@@ -34,24 +33,27 @@ Examples:
 def command(file: str, jobs: tuple[str, ...], log_dir: str, all_failed: bool) -> None:
     """Make the failed jobs of FILE pending again; with JOB (a number or a name) only those.
 
-    A running queue starts them at once; otherwise the next `slicer queue FILE` runs them. Each attempt has
-    its own log.
+    Jobs that are held back because others of their command failed in a row may start then, too. A running
+    queue starts them at once; otherwise the next `slicer queue FILE` runs them. Each attempt has its own
+    log.
     """
     if jobs and all_failed:
         raise UsageError("does not go with JOB", where="--failed", hint="leave one of them out")
     running = _ask(file, log_dir, jobs)
-    numbers, goes_on = running or (_of_ended(file, jobs, log_dir), False)
-    if not numbers:
+    numbers, released, goes_on = running or (*_of_ended(file, jobs, log_dir), False)
+    if not (numbers or released):
         print(f"no job of {quote(file)} has failed")
         return
     named = ", ".join(map(str, numbers))
-    told = f"job {named} is" if len(numbers) == 1 else f"jobs {named} are"
+    again = f"job {named} is" if len(numbers) == 1 else f"jobs {named} are"
+    told = [f"{again} pending again"] * bool(numbers)
+    told += [f"{counted(released, 'job')} no longer held back"] * bool(released)
     after = "the queue runs" if goes_on else f"next: slicer queue {quote(file)} --log-dir {quote(log_dir)}"
-    print(f"{told} pending again; {after}")
+    print("; ".join([*told, after]))
 
 
-def _ask(file: str, log_dir: str, jobs: tuple[str, ...]) -> tuple[list[int], bool] | None:
-    """The numbers of the jobs that a running queue runs again, and whether it starts anything still.
+def _ask(file: str, log_dir: str, jobs: tuple[str, ...]) -> tuple[list[int], int, bool] | None:
+    """As :func:`retry` of a running queue, and whether it starts anything still.
 
     None: no queue runs, or it does not answer.
     """
@@ -62,27 +64,24 @@ def _ask(file: str, log_dir: str, jobs: tuple[str, ...]) -> tuple[list[int], boo
         answer = asked.ask("retry", jobs=list(jobs))
         if "unknown" in answer:
             raise _unknown(answer["unknown"])
-        return answer["again"], answer["state"] not in ("stopping", "ending")
+        return answer["again"], answer.get("released", 0), answer["state"] not in ("stopping", "ending")
 
 
-def _of_ended(file: str, jobs: tuple[str, ...], log_dir: str) -> list[int]:
-    """The numbers of the jobs that are pending again in the journal. Raises SlicerError."""
+def _of_ended(file: str, jobs: tuple[str, ...], log_dir: str) -> tuple[list[int], int]:
+    """As :func:`retry`, in the journal. Raises SlicerError."""
     entries = jobs_file.load(file)
     if Journal.peek(log_dir) is None:
         raise parameters.no_journal(log_dir)
     register = Register(log_dir, fresh=False)
     try:
-        known = [register.states[entry.key] for entry in entries if entry.key in register.states]
-        chosen = judging.to_retry(known, jobs)
-        if isinstance(chosen, str):
-            raise _unknown(chosen)
-        for state in chosen:
-            register.do(folding.reconsidered(state.key))
+        found = retry(register, (entry.key for entry in entries), jobs)
+        if isinstance(found, str):
+            raise _unknown(found)
         if not register.save():
             raise StateError(register.problem)
     finally:
         register.close()
-    return [state.no for state in chosen]
+    return found
 
 
 def _unknown(word: str) -> UsageError:

@@ -37,7 +37,7 @@ def _subcommand(name: str) -> click.Command:
 _GROUPS = {
     "Where and how many at a time": ("--gpu", "--jobs", "--exclusive", "--engine", "--sim", "--sim-vram"),
     "GPU memory": ("--margin", "--idle-threshold", "--spike-buffer", "--tolerance", "--poll"),
-    "Its jobs": ("--profile", "--shell", "--oom-retries", "--trust-file"),
+    "Its jobs": ("--profile", "--shell", "--oom-retries", "--hold-back", "--trust-file"),
     "The queue itself": ("--watch", "--detach", "--fresh", "--log-dir", "--notify"),
     "What it prints": ("--json", "--quiet", "--verbose", "-h", "--help"),
 }
@@ -159,6 +159,10 @@ Exit codes:
     "--oom-retries", metavar="N", type=click.IntRange(0), default=0, show_default=True,
     help="How often to run a job again after CUDA OOM; [retries=N] overrides.",
 )  # fmt: skip
+@click.option(
+    "--hold-back", metavar="N/DURATION", default="5/1m", show_default=True, callback=parameters.hold_back,
+    help="Start no more of a command after N failures in a row, each within DURATION of its start; or off.",
+)  # fmt: skip
 @click.option("--fresh", is_flag=True, help="Forget earlier runs and run all jobs; logs are kept.")
 @parameters.log_dir("The directory for the jobs' output, the journal and status.txt.")
 @click.option(
@@ -174,8 +178,9 @@ Exit codes:
     help="At most N jobs at a time, whatever is free.",
 )  # fmt: skip
 @click.option(
-    "--notify", metavar="WHAT", help="Notify about done, failed, oom, queue-done; desktop: there; or off."
-)
+    "--notify", metavar="WHAT",
+    help="Notify about done, failed, oom, held-back, queue-done; desktop: there; or off.",
+)  # fmt: skip
 @click.option("--trust-file", is_flag=True, help="As root: run FILE even if other users may change it.")
 @click.option("--sim", metavar="N", type=int, help="Use N simulated GPUs; see `slicer simjob`.")
 @click.option("--sim-vram", metavar="SIZES", help="Their memory, as in 24G or 24G,24G,80G.  [default: 24G]")

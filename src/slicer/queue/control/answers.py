@@ -13,10 +13,9 @@ from slicer.queue.control.messages import QueuedLine, RunningQueue, short
 from slicer.queue.control.server import Answer
 from slicer.queue.display import Display
 from slicer.queue.file.live_file import LiveFile
-from slicer.queue.judge import judging
+from slicer.queue.judge.retrying import retry
 from slicer.queue.model import JobState, label
 from slicer.queue.start.dispatch import Dispatch
-from slicer.queue.state import folding
 from slicer.queue.state.register import Register
 from slicer.record import as_dict
 
@@ -108,20 +107,18 @@ class Answers:
         return {"changed": is_paused != was_paused, "pending": len(self._dispatch.pending)}
 
     def retry(self, question: dict[str, Any]) -> dict[str, object]:
-        """The numbers of failed jobs that are pending again, or the word that names none."""
+        """As the function; a word that names no failed job is ``unknown``."""
         jobs = question.get("jobs")
         words = [str(word) for word in jobs] if isinstance(jobs, list) else [repr(jobs)]
-        keys = [entry.key for entry in self._file.entries]
-        chosen = judging.to_retry((self._register.states[key] for key in keys), words)
-        if isinstance(chosen, str):
-            return {"unknown": chosen}
-        for state in chosen:
-            self._register.do(folding.reconsidered(state.key))
-        numbers = [state.no for state in chosen]
-        if chosen:
+        found = retry(self._register, (entry.key for entry in self._file.entries), words)
+        if isinstance(found, str):
+            return {"unknown": found}
+        numbers, released = found
+        if numbers or released:
             self._load()
+        if numbers:
             self._notice(f"pending again by slicer queue retry: job {', '.join(map(str, numbers))}")
-        return {"again": numbers, "state": self._display.state}
+        return {"again": numbers, "released": released, "state": self._display.state}
 
     def look(self, _: dict[str, Any]) -> dict[str, object]:
         """Read the file at once, because some changes cause no event (NFS)."""

@@ -10,10 +10,10 @@ from slicer.errors import StateError
 from slicer.queue.engine.ended_attempt import EndedAttempt
 from slicer.queue.events import Events
 from slicer.queue.file.shell import Shell
-from slicer.queue.judge import judging
+from slicer.queue.judge import judging, streaks
 from slicer.queue.judge.judging import Judged
 from slicer.queue.judge.log import last_line, tells_of_oom
-from slicer.queue.model import ENOUGH_LOOKS, Entry, JobState, QueueOptions
+from slicer.queue.model import ENOUGH_LOOKS, Entry, JobState, QueueOptions, Status, Streak
 from slicer.queue.state import folding
 from slicer.queue.state.folding import Ending
 from slicer.queue.state.register import Register
@@ -44,6 +44,7 @@ class Conclusions:
         if attempt.how == "lost":
             how = self._ending(attempt, Judged("lost", "unknown", _LOST_CODE, False), attempt.why)
             self._register.do(folding.ended(state.key, state.job, "lost", **how))
+            self._count(state, "lost", attempt.wall_s)
             self._events.add("lost", state, **self._log_of(state))
             return False
         has_ended = attempt.how == "ended"
@@ -74,15 +75,26 @@ class Conclusions:
         how = self._ending(attempt, judged, judged.reason or attempt.reason)
         if not judged.again:
             self._register.do(folding.ended(state.key, state.job, judged.status, **how))
+            self._count(state, judged.status, attempt.wall_s)
             self._events.add("finished", state, **self._log_of(state))
             return False
         next_mib = judging.raised(state.vram_mib, peak_mib, self._largest_mib(), self._margin_mib)
         self._register.do(folding.oom(state.key, state.job, next_vram_mib=next_mib, **how))
+        self._count(state, judged.status, attempt.wall_s)
         self._events.add(
             "retry", state, declared_mib=state.vram_mib, next_mib=next_mib, attempt=state.attempts,
             attempts=retries + 1, log=state.log,
         )  # fmt: skip
         return True
+
+    def _count(self, state: JobState, status: Status, wall_s: float) -> None:
+        """Count the attempt's end in its group. ``wall_s``: 0 if nobody measured it."""
+        group = streaks.group_of(state.command)
+        before = self._register.streaks.get(group, Streak())
+        lasted_s = wall_s or time.time() - state.started_at
+        now = streaks.after(before, state.key, status, lasted_s, self._options.hold_back)
+        if now != before:
+            self._register.do(folding.streak(group, now))
 
     def _log_of(self, state: JobState) -> dict[str, str]:
         """The log's path, and its last line if that may explain the failure."""

@@ -9,6 +9,7 @@ from slicer.errors import EX_TIMEOUT
 from slicer.outcome.result import result_of
 from slicer.queue.engine.ended_attempt import EndedAttempt
 from slicer.queue.file.shell import Background
+from slicer.queue.judge.streaks import group_of
 from slicer.queue.model import ENOUGH_LOOKS, LEFT, JobState, Status, Verdict
 from slicer.record import record
 
@@ -126,13 +127,19 @@ def has_failed(state: JobState) -> bool:
     return state.is_final and state.status not in ("ok", "cancelled")
 
 
-def to_retry(states: Iterable[JobState], words: Collection[str]) -> list[JobState] | str:
+def to_retry(
+    states: Iterable[JobState], words: Collection[str], held: Collection[str] = ()
+) -> list[JobState] | str:
     """The jobs with these numbers or names that did not end well, by number; or a word without such a job.
 
-    Without words all that failed.
+    Without words all that failed. With words also those that are held back: ``held`` has their groups.
     """
-    ended = (state for state in states if (has_failed(state) or (words and state.status == "cancelled")))
-    found = sorted(ended, key=lambda state: state.no)
+
+    def is_meant(state: JobState) -> bool:
+        is_held = state.status == "pending" and group_of(state.command) in held
+        return has_failed(state) or (bool(words) and (state.status == "cancelled" or is_held))
+
+    found = sorted(filter(is_meant, states), key=lambda state: state.no)
     for word in words:
         if not any(word in (str(state.no), state.name) for state in found):
             return word

@@ -87,9 +87,9 @@ def page(board: Board, width: int, height: int, glyphs: Glyphs) -> list[Line]:
 def _header(board: Board, width: int | None, glyphs: Glyphs) -> list[Line]:
     """The jobs file, the time, the counts, the progress, and the queue's problem."""
     since = f"for {format_duration(max(0, round(board.at - board.began_at)))}"
-    title = glyphs.dot.join(
-        filter(None, (one_line(board.title), clock(board.at), since, _STATES[board.state]))
-    )
+    is_held = board.state == "drained" and board.counts.get("pending")  # what is left is held back
+    state = "" if is_held else _STATES[board.state]
+    title = glyphs.dot.join(filter(None, (one_line(board.title), clock(board.at), since, state)))
     shown = [
         Line(title, HEADING),
         Line(words.counts(board.counts) or "no jobs"),

@@ -30,6 +30,7 @@ Level = Literal["info", "good", "warning", "bad"]
 _LEVELS: dict[EventKind, Level] = {
     "file-kept": "warning",
     "exceeds": "warning",
+    "held-back": "warning",
     "idle": "warning",
     "retry": "warning",
     "infeasible": "bad",
@@ -48,7 +49,8 @@ def level(event: Event) -> Level:
         return "warning" if found == "good" and event.job.leftovers else found
     if event.kind == "summary":
         failed = event.data.get("failed") or event.data.get("earlier")
-        return "bad" if failed else "warning" if event.data.get("under") or event.data.get("left") else "info"
+        is_odd = any(event.data.get(key) for key in ("under", "left", "held"))
+        return "bad" if failed else "warning" if is_odd else "info"
     return _LEVELS.get(event.kind, "info")
 
 
@@ -109,7 +111,9 @@ def _skipped(event: Event) -> str | None:
 
 def _drained(event: Event) -> str:
     more = "; new lines in the jobs file are started as they come (Ctrl-C ends)"
-    return "nothing is left to do" + (more if event.data.get("watch") else "")
+    held = _figure(event, "held")
+    but = f", but {counted(held, 'job')} held back" if held else ""
+    return f"nothing is left to do{but}" + (more if event.data.get("watch") else "")
 
 
 def _stopping(event: Event) -> str:
@@ -131,6 +135,8 @@ _OF_THE_QUEUE: dict[EventKind, Callable[[Event], str | None]] = {
     "drained": _drained,
     "stopping": _stopping,
     "ending": lambda event: "the running jobs are being ended",
+    "held-back": lambda event: f"{_text(event, 'text')}; to start them: {_of_this(event, 'retry')}",
+    "released": lambda event: f"jobs of {_text(event, 'group')} are no longer held back",
     "stalled": lambda event: _because("nothing is started for now", event),
     "resumed": lambda event: "jobs are started again",
     "warning": lambda event: _text(event, "text") or "something is wrong",
@@ -238,9 +244,9 @@ def summary_lines(event: Event) -> list[str]:
     """The lines of a "summary": the jobs that failed, those that fail alike in one, advice, and last the sum.
 
     Its data are ``counts`` (of each status), the rows ``failed``, ``earlier`` (failed in an earlier run),
-    ``left`` (ok, but their processes were ended), ``under`` and ``over``, ``exit_code``, ``wall_s``,
-    ``jobs_file`` and ``log_dir``; ``logs`` and ``last_lines`` (the number of a job to its log file's name,
-    and to the last line in it).
+    ``left`` (ok, but their processes were ended), ``under`` and ``over``, ``held`` (what is held back, in
+    words), ``exit_code``, ``wall_s``, ``jobs_file`` and ``log_dir``; ``logs`` and ``last_lines`` (the number
+    of a job to its log file's name, and to the last line in it).
     """
     data = event.data
     numbers: dict[Status, int] = data.get("counts", {})
@@ -256,6 +262,8 @@ def summary_lines(event: Event) -> list[str]:
         summed += f"; to run {them} again: {_of_this(event, 'retry')}"
     said = _failed(data.get("failed", ()), data)
     said += [f"  WARN {who(row)} {left(row)}: {command_of(row)}" for row in data.get("left", ())]
+    said += [f"  WARN {text}" for text in data.get("held", ())]
+    said += [f"    to start them: {_of_this(event, 'retry')}"] if data.get("held") else []
     said += _declared(data.get("under", ()), "more") + _declared(data.get("over", ()), "less")
     if data.get("under") or data.get("over"):
         said.append(f"corrected declarations: {_of_this(event, 'suggest')}")

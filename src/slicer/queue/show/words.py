@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slicer.kernel.signals import signal_name
-from slicer.quantity import short_mib
+from slicer.quantity import format_duration, short_mib
 from slicer.queue.file.suggestion import enough_mib, vram_attribute
 from slicer.queue.model import ENOUGH_LOOKS, LEFT, JobRow, Status
 from slicer.text import counted, one_line, without_middle
@@ -107,6 +107,13 @@ def left(row: JobRow) -> str:
     """As in "left 1 process, which was ended with it"."""
     what = "1 process, which was" if row.leftovers == 1 else f"{row.leftovers} processes, which were"
     return f"left {what} ended with it"
+
+
+def held_back(group: str, count: int, failures: int, within_s: float, last_line: str) -> str:
+    """As in "9 jobs of python a.py are held back: 5 attempts in a row failed within 1m of their start"."""
+    which = f"{counted(count, 'job')} of {one_line(group)} {'is' if count == 1 else 'are'} held back"
+    why = f"{failures} attempts in a row failed within {format_duration(within_s)} of their start"
+    return f"{which}: {why}" + (f", last line: {one_line(last_line)}" if last_line else "")
 
 
 def command_of(row: JobRow) -> str:

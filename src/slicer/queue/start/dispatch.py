@@ -23,8 +23,10 @@ from slicer.job.plan import Plan
 from slicer.kernel.sleep import seconds_until, seconds_until_moment, soonest
 from slicer.queue.engine.engine import Begin, Engine
 from slicer.queue.events import Events
+from slicer.queue.judge.streaks import group_of
 from slicer.queue.model import Attributes, Entry, JobState, Kind, Status
 from slicer.queue.plans import Plans
+from slicer.queue.start.held_back import HeldBack
 from slicer.queue.start.pending import Pending, to_ask
 from slicer.queue.state import folding
 from slicer.queue.state.register import Register
@@ -46,13 +48,15 @@ class Dispatch:
     """
 
     def __init__(
-        self, register: Register, plans: Plans, engine: Engine, events: Events, broker_now: Callable[[], str]
-    ) -> None:
+        self, register: Register, plans: Plans, engine: Engine, events: Events,
+        broker_now: Callable[[], str], held_back: HeldBack,
+    ) -> None:  # fmt: skip
         self._register = register
         self._plans = plans
         self._engine = engine
         self._events = events
         self._broker_now = broker_now
+        self.held_back = held_back
         self.pending = Pending((), register.states)
         self.touched: set[str] = set()
         self._tries: dict[str, int] = {}  # failed starts, by key
@@ -83,7 +87,12 @@ class Dispatch:
         self._in_vain.clear()
         self._begins_at = {entry.key: at for entry in entries if (at := self._begin_of(entry)) > time.time()}
         early = {key: f"begins {moments.words(at, time.time())}" for key, at in self._begins_at.items()}
-        self.pending = Pending(entries, self._register.states, self._plans.octaves(), early)
+        groups = self.held_back.groups()
+        for state in list(self._register.states.running.values()) if groups else ():
+            if group_of(state.command) in groups:
+                self._take_back(state.job)
+        held = self.held_back.settle(entries)
+        self.pending = Pending(entries, self._register.states, self._plans.octaves(), early, held)
         self._regrouped_s = time.monotonic()
         self._postponed = {}
         for job_id in self._engine.outdated(self.pending.entries):

@@ -9,7 +9,8 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from itertools import chain
 
 from slicer.queue.model import Entry, JobState, Kind, Place, kind_of
 
@@ -47,19 +48,25 @@ class Pending:
     def __init__(
         self, entries: Iterable[Entry], states: Mapping[str, JobState],
         octave_of: Callable[[Entry], int | None] = lambda entry: None, early: Mapping[str, str] | None = None,
+        held: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
-        """``octave_of``: for :attr:`Kind.octave`. ``early``: when jobs begin whose time has not come."""
+        """``octave_of``: for :attr:`Kind.octave`. ``early``: when jobs begin whose time has not come.
+
+        ``held``: why jobs are held back.
+        """
         self._octave_of = octave_of
         self._early = dict(early or {})
+        self._held = held or {}
         self.entries = {entry.key: entry for entry in entries}
         self._states = states
         self.places: dict[str, Place] = {}  # the place of each job of the file
         self._queues: dict[Kind, list[tuple[Place, str]]] = {}  # the jobs that could start now, in order
         self._kinds: dict[str, Kind] = {}  # of the same jobs
-        self._held_back: dict[str, Entry] = {}  # jobs that wait for other jobs
+        self._following: dict[str, Entry] = {}  # jobs that wait for other jobs
         self._named: dict[str, list[str]] = {}  # the keys of the file's jobs by their names
         self._followed: set[str] = set()  # the names in their after=
         self._postponed: set[str] = set()  # jobs that let others go first, for a while
+        self.held_back: set[str] = set()  # jobs that could start, but for their commands' failures
         self.never: dict[str, str] = {}  # jobs that can never start, and why
         for position, entry in enumerate(self.entries.values()):
             self.places[entry.key] = (-(entry.attributes.kind.priority or 0), position)
@@ -69,20 +76,23 @@ class Pending:
             if entry.attributes.cancel or (state is not None and state.status != "pending"):
                 continue
             if entry.attributes.after:
-                self._held_back[entry.key] = entry
+                self._following[entry.key] = entry
                 self._followed.update(entry.attributes.after)
             else:
                 self.put(entry)
         self.release()
 
     def __len__(self) -> int:
-        return len(self._kinds) + len(self._postponed) + len(self._held_back)
+        return sum(map(len, self._parts()))
 
     def __iter__(self) -> Iterator[str]:
-        return iter([*self._kinds, *self._postponed, *self._held_back])
+        return chain(*self._parts())
 
     def __contains__(self, key: object) -> bool:
-        return key in self._kinds or key in self._postponed or key in self._held_back
+        return any(key in part for part in self._parts())
+
+    def _parts(self) -> tuple[Collection[str], ...]:
+        return self._kinds, self._postponed, self._following, self.held_back
 
     @property
     def can_start(self) -> int:
@@ -90,7 +100,10 @@ class Pending:
         return len(self._kinds) + len(self._postponed)
 
     def put(self, entry: Entry) -> None:
-        """The job may start (again), unless its time has not come."""
+        """The job may start (again), unless it is held back, or its time has not come."""
+        if entry.key in self._held:
+            self.held_back.add(entry.key)
+            return
         if entry.key in self._early:
             self._postponed.add(entry.key)
             return
@@ -115,7 +128,8 @@ class Pending:
         """Do not start the job (any more)."""
         self._unqueue(key)
         self._postponed.discard(key)
-        self._held_back.pop(key, None)
+        self.held_back.discard(key)
+        self._following.pop(key, None)
         self.never.pop(key, None)
 
     def postpone(self, key: str) -> None:
@@ -147,15 +161,15 @@ class Pending:
         return [(kind, self.entries[key]) for (_, key), kind in tops]
 
     def first(self, most: int) -> list[Entry]:
-        """The first ``most`` jobs, in the order of their starts."""
-        keys = heapq.nsmallest(most, self, key=self.places.__getitem__)
+        """The first ``most`` jobs, in the order of their starts; last those that are held back."""
+        keys = heapq.nsmallest(most, self, key=lambda key: (key in self.held_back, self.places[key]))
         return [self.entries[key] for key in keys]
 
     # -- after= ------------------------------------------------------------------------------------------
 
     def release(self, ended: Iterable[str] | None = None) -> None:
         """Find jobs that may start now, or never. ``ended``: jobs that ended since; None: unknown."""
-        if not self._held_back:
+        if not self._following:
             return
         if ended is not None and not any(self._states[key].name in self._followed for key in ended):
             return
@@ -164,7 +178,7 @@ class Pending:
         has_changed = True
         while has_changed:
             has_changed = False
-            for key, entry in list(self._held_back.items()):
+            for key, entry in list(self._following.items()):
                 if key in self.never:
                     continue
                 verdicts = [self._verdict(name, named.get(name, [])) for name in entry.attributes.after]
@@ -173,18 +187,20 @@ class Pending:
                     self.never[key] = why
                     has_changed = True
                 elif all(verdict == "" for verdict in verdicts):
-                    del self._held_back[key]
+                    del self._following[key]
                     self.put(entry)
 
     def waits_for(self, key: str) -> str:
-        """Why it can never start, the jobs that must succeed before, or its time, as a text; "" if none."""
-        entry = self._held_back.get(key)
+        """Why it can never start, the jobs that must succeed before, why it is held back, or its time, as a
+        text; "" if none.
+        """
+        entry = self._following.get(key)
         after = "after " + ", ".join(entry.attributes.after) if entry is not None else ""
-        return self.never.get(key) or after or self._early.get(key, "")
+        return self.never.get(key) or after or self._held.get(key) or self._early.get(key, "")
 
     def _keys_of_followed(self) -> dict[str, list[str]]:
         """The keys of the jobs, by each name that is waited for."""
-        wanted = {name for entry in self._held_back.values() for name in entry.attributes.after}
+        wanted = {name for entry in self._following.values() for name in entry.attributes.after}
         found = {name: self._named[name] for name in wanted if name in self._named}
         others: dict[str, list[str]] = {name: [] for name in wanted - found.keys()}
         for state in self._states.values() if others else ():  # jobs of earlier runs

@@ -11,8 +11,18 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict, Unpack, get_args
 
-from slicer.queue.model import DONE_SHOWN, FINAL, STATE_DEFAULTS, STATE_FIELDS, JobState, Status, Verdict
+from slicer.queue.model import (
+    DONE_SHOWN,
+    FINAL,
+    STATE_DEFAULTS,
+    STATE_FIELDS,
+    JobState,
+    Status,
+    Streak,
+    Verdict,
+)
 from slicer.queue.state.journal import Record
+from slicer.record import as_dict
 from slicer.state.statefile import json_reader
 
 _FILE_NAME = re.compile(r"(?:\w[\w.-]{0,63})?", re.ASCII)
@@ -110,6 +120,11 @@ def cancelling(key: str, job: str) -> Record:
     return {"event": "cancelling", "key": key, "job": job}
 
 
+def streak(group: str, now: Streak) -> Record:
+    """What counts from now on of the last attempts of a command's group."""
+    return {"event": "streak", "group": group, **as_dict(now)}
+
+
 def records(states: Mapping[str, JobState]) -> Iterator[Record]:
     """One record for each state. Together they fold to the same states."""
     for state in states.values():
@@ -159,6 +174,21 @@ def apply(states: dict[str, JobState], record: Record) -> bool:
     return True
 
 
+def apply_streak(streaks: dict[str, Streak], record: Record) -> None:
+    """Apply a "streak" to ``streaks``, by group. Any other record changes nothing, nor does a damaged one."""
+    group = record.get("group")
+    if record.get("event") != "streak" or not isinstance(group, str):
+        return
+    try:
+        now = Streak(**{name: read(record[name]) for name, read in _STREAK.items()})
+    except (TypeError, ValueError, KeyError):
+        return
+    if now.failures:
+        streaks[group] = now
+    else:
+        streaks.pop(group, None)
+
+
 def _listed(how: Ending) -> Record:
     return {**how, "vram_peak_mib": list(how["vram_peak_mib"])}
 
@@ -198,6 +228,7 @@ _READERS |= {
     "job": _file_name, "log": _file_name,
     "status": _word(get_args(Status)), "verdict": _word(get_args(Verdict)),
 }  # fmt: skip
+_STREAK = {name: json_reader(kind) for name, kind in Streak.__annotations__.items()}
 
 
 class _Rule(NamedTuple):

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from itertools import starmap
 
 from slicer import faults
 from slicer.errors import StateError
 from slicer.kernel.sleep import seconds_until
-from slicer.queue.model import NEVER, Entry
+from slicer.queue.model import NEVER, Entry, Streak
 from slicer.queue.state import attempt, folding
 from slicer.queue.state.folding import JobStates
 from slicer.queue.state.journal import Journal, Record
@@ -25,7 +26,10 @@ _AGAIN_S = 1.0  # how soon to try to write again
 
 
 class Register:
-    """``states`` by the jobs' keys; ``problem``: why the journal cannot be written, "" if it can."""
+    """``states`` by the jobs' keys, and ``streaks`` by the commands' groups.
+
+    ``problem``: why the journal cannot be written, "" if it can.
+    """
 
     def __init__(self, path: str, *, fresh: bool) -> None:
         """Open the log directory. Raises QueueRunning, StateError."""
@@ -42,6 +46,9 @@ class Register:
             raise
         self.warnings = self._journal.warnings
         self.states = JobStates(folding.fold(records))
+        self.streaks: dict[str, Streak] = {}
+        for record in records:
+            folding.apply_streak(self.streaks, record)
         # What could not start earlier, perhaps with another --gpu, is tried again.
         self._refused = {key for key, state in self.states.items() if state.status in NEVER}
         self.problem = ""
@@ -63,8 +70,9 @@ class Register:
                 self.do(folding.reconsidered(entry.key), durable=False)
 
     def do(self, record: Record, *, durable: bool = True) -> None:
-        """Change a job's state, to be written with the next :meth:`save`."""
+        """Change a job's state, or a streak, to be written with the next :meth:`save`."""
         self.states.apply(record)
+        folding.apply_streak(self.streaks, record)
         self._journal.add(record, durable=durable)
         self.has_changed = True
 
@@ -79,7 +87,8 @@ class Register:
         try:
             self.log_dir.restore()  # somebody may have removed it, or the journal in it
             if self._journal.is_gone(self.log_dir.directory):
-                self._journal.rewrite(self.log_dir.directory, folding.records(self.states))
+                streaks = starmap(folding.streak, self.streaks.items())
+                self._journal.rewrite(self.log_dir.directory, [*folding.records(self.states), *streaks])
             self._journal.commit()
         except StateError as error:
             self._fail(str(error))
@@ -137,6 +146,11 @@ class Register:
         if self.problem:
             return seconds_until(self._again_at)
         return None if self.is_saved else 0.0
+
+    @property
+    def last_no(self) -> int:
+        """The largest number that a job has."""
+        return self._next_no - 1
 
     def known_names(self) -> frozenset[str]:
         return frozenset(state.name for state in self.states.values() if state.name)

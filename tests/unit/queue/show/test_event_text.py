@@ -299,3 +299,15 @@ def test_the_summary_names_failures_wrong_declarations_and_the_remedy() -> None:
         "3 jobs in 1h2m: 2 ok, 1 failed; exit code 3",
     ]
     assert event_text.level(one) == "bad"
+
+
+def test_the_sum_says_what_is_held_back_and_how_to_start_it() -> None:  # U19
+    held = ["4 jobs of t.py are held back: why"]
+    one = summed_up(counts={"failed": 5, "pending": 4}, held=held, exit_code=1)
+    assert summary_lines(one) == [
+        "  WARN 4 jobs of t.py are held back: why",
+        "    to start them: slicer queue retry 'my jobs.txt' --log-dir logs",
+        "9 jobs in 1h2m: 4 pending, 5 failed; exit code 1",
+    ]
+    assert event_text.level(one) == "warning"
+    assert said("drained", held=1) == "nothing is left to do, but 1 job held back"

@@ -37,7 +37,7 @@ def test_a_pause_that_ends_between_two_looks_is_noticed(monkeypatch: pytest.Monk
     engine: Any = SimpleNamespace(is_here=True, keep=lambda kinds: None, refresh=lambda: asked.append(1))
     nobody: Any = None
     plans: Any = SimpleNamespace(gpu_needs=None, broker="", octaves=lambda: lambda entry: None)
-    queue = Dispatch(register, plans, engine, nobody, str)
+    queue = Dispatch(register, plans, engine, nobody, str, nobody)
     assert queue.left_s() is None
     queue.pause()
     now[0] += 0.999
@@ -64,6 +64,7 @@ class Refusing:
         self.now = 100.0
         self.begun: list[str] = []
         self.error: dict[str, SlicerError] = {}
+        self.held: dict[str, str] = {}
         set_clock(monkeypatch, lambda: self.now)
         any_: Any = SimpleNamespace
         self.states: dict[str, JobState] = {}
@@ -80,7 +81,10 @@ class Refusing:
             start_commands=lambda **_: ((), ()), outdated=lambda _: [],
         )  # fmt: skip
         events = any_(add=lambda kind, *_, **__: self.told.append(kind), warning=self.told.append)
-        self.dispatch = Dispatch(register, self.plans, self.engine, events, lambda: self.broker_now)
+        held_back = any_(groups=set, settle=lambda entries: self.held)
+        self.dispatch = Dispatch(
+            register, self.plans, self.engine, events, lambda: self.broker_now, held_back
+        )
         self.dispatch.load(jobs_file.parse(lines))
 
     def do(self, record: Record) -> None:

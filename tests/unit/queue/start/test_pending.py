@@ -69,6 +69,26 @@ def test_a_time_that_comes_while_a_job_waits_for_others_is_no_start() -> None:  
     assert pending.waits_for(entries[1].key) == "after a"
 
 
+def test_what_is_held_back_waits_and_keeps_nothing_else_from_starting() -> None:  # U19
+    """Nor does it keep a queue from ending."""
+    entries = parsed("[name=a] a", "b", "[after=c] d", "[name=c] c", "[begin=22:00] e")
+    keys = {entry.command: entry.key for entry in entries}
+    states = {entry.key: state_of(entry) for entry in entries}
+    held = {keys[name]: "held back, 5 failed in a row" for name in "ade"}
+    pending = Pending(entries, states, early={keys["e"]: "begins at 22:00"}, held=held)
+    assert (len(pending), pending.can_start, sorted(pending) == sorted(keys.values())) == (5, 2, True)
+    assert [entry.command for entry in pending.first(5)] == ["b", "d", "c", "a", "e"]
+    assert pending.waits_for(keys["a"]) == "held back, 5 failed in a row"
+    assert drained(pending) == ["b", "c"]
+    states[keys["c"]].status = "ok"
+    pending.release([keys["c"]])
+    pending.resume(keys["e"])
+    assert (heads(pending), pending.can_start) == ([], 0)
+    assert pending.held_back == {keys[name] for name in "ade"}
+    pending.take(keys["a"])
+    assert keys["a"] not in pending
+
+
 def test_only_the_first_of_each_kind_is_asked_for() -> None:  # E4
     pending = Pending(parsed("[vram=1G] a", "[vram=1G] b", "[vram=2G] c", "[vram=1G timeout=1h] d"), {})
     assert heads(pending) == ["a", "c"]

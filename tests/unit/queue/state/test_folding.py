@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slicer.queue.model import JobState
+from slicer.queue.model import JobState, Streak
 from slicer.queue.state import folding
 from slicer.queue.state.folding import fold, records
 from slicer.queue.state.journal import Record
@@ -246,3 +246,31 @@ def test_a_journal_written_anew_goes_on_as_the_old_one(
 @given(_RECORDS)
 def test_folding_gives_the_same_whether_read_back_or_as_it_was_written(history: list[Record]) -> None:
     assert fold(history) == fold(map(as_read, history))
+
+
+def streaks(*records: Record) -> dict[str, Streak]:
+    found: dict[str, Streak] = {}
+    for record in map(as_read, records):
+        folding.apply_streak(found, record)
+    return found
+
+
+def test_the_last_word_on_a_group_counts_and_changes_no_job() -> None:  # U19
+    first, held = Streak(4, KEY), Streak(5, KEY, 1000, 2**32 - 1)
+    both = (folding.streak("python t.py", first), folding.streak("python t.py", held))
+    assert streaks(SEEN, *both, folding.streak("b", first)) == {"python t.py": held, "b": first}
+    assert streaks(*both, *both) == streaks(*both)
+    assert streaks(*both, folding.streak("python t.py", Streak())) == {}
+    assert fold(map(as_read, [SEEN, *both])) == fold(map(as_read, [SEEN]))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"group": 7}, {"group": None}, {"failures": "5"}, {"failures": -1}, {"key": 1}, {"checksum": None}],
+    ids=repr,
+)
+def test_a_damaged_word_on_a_group_changes_nothing(change: Record) -> None:  # U19, E7
+    good = folding.streak("t", Streak(3, KEY))
+    assert streaks(good, as_read(folding.streak("t", Streak(9, KEY))) | change) == streaks(good)
+    short = {name: value for name, value in good.items() if name != "checksum"}
+    assert streaks(short) == {}
