@@ -1,10 +1,12 @@
-"""A command that only fails is held back, whatever becomes of its queue (U19)."""
+"""What fails at night: held back, or run again, whatever becomes of the queue (U8, U19)."""
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -18,12 +20,16 @@ def queues(make_box: Callable[[int], Box]) -> QueueBox:
     return QueueBox(make_box(4))
 
 
-def retry(queues: QueueBox, *words: str) -> str:
-    command = [*queues.box.prefix, *SLICER, "queue", "retry", "jobs.txt", "--log-dir", "logs", *words]
+def slicer(queues: QueueBox, *words: str) -> str:
+    command = [*queues.box.prefix, *SLICER, *words]
     done = subprocess.run(
         command, env=queues.box.env, cwd=queues.root, capture_output=True, text=True, check=True
     )
     return done.stdout
+
+
+def retry(queues: QueueBox) -> str:
+    return slicer(queues, "queue", "retry", "jobs.txt", "--log-dir", "logs")
 
 
 # U19: no more than five, and what ran beside the fifth; what is not of them runs as ever
@@ -32,10 +38,11 @@ def test_a_broken_sweep_costs_five_attempts(queues: QueueBox, at_a_time: int) ->
     queues.write(*(f"[profile=light] job {n} 0 3" for n in range(1000)), "[profile=light] hold good")
     queue = queues.start("-j", str(at_a_time))
     held = queue.event("held-back")
-    assert (held["group"], held["failures"]) == ("job", 5)
+    assert held["group"] == "job"
+    assert 5 <= held["failures"] < 5 + at_a_time  # several may have ended between two looks
     queues.started("good")
-    status = queues.logs / "status.txt"
-    until(lambda: "jobs of job are held back: 5 attempts" in status.read_text(), "status.txt says so")
+    status, told = queues.logs / "status.txt", f"jobs of job are held back: {held['failures']} attempts"
+    until(lambda: told in status.read_text(), "status.txt says so")
     queues.let("good")
     assert queue.wait() == 3
     attempts = sum(queues.starts().values()) - 1
@@ -102,3 +109,34 @@ def test_off_is_never(queues: QueueBox) -> None:
     assert queue.wait() == 3
     assert not queue.events("held-back")
     assert sum(queues.starts().values()) == 8
+
+
+# U8, E7: it runs again after a pause, which outlives the queue; whoever has mended the cause need not wait
+def test_a_job_that_failed_runs_again(queues: QueueBox) -> None:
+    queues.write("[profile=light retry=any:2] hold a 3", "[profile=light] job b")
+    queue = queues.start()
+    queues.started("a")
+    queues.let("a")
+    again = queue.event("retry", status="failed")
+    assert (again["again_in_s"], again["attempt"], again["attempts"]) == (30, 1, 3)
+    assert again["job"]["exit_code"] is None  # it is pending
+    queue.event("finished", log="job0002.log")
+    queues.asleep(queue)
+    queue.kill()
+    queue = queues.start()
+    queue.event("opened", resumed=True)
+    queues.asleep(queue)
+    until(lambda: "again at " in (queues.logs / "status.txt").read_text(), "status.txt says when")
+    assert queues.starts()["a"] == 1
+    assert retry(queues).startswith("job 1 is pending again")
+    until(lambda: queues.starts()["a"] == 2, "a runs again")
+    queues.let("a")
+    assert queue.event("retry")["attempts"] == 4
+    shown = json.loads(slicer(queues, "show", "jobs.txt#1", "--json"))["queue"]
+    ended = [(each["exit_code"], Path(each["log"]).name) for each in shown["ended"]]
+    assert ended == [(3, "job0001.log"), (3, "job0001.2.log")]
+    queue.send(signal.SIGINT)
+    assert queue.wait() == 130
+    assert queues.starts() == {"a": 2, "b": 1}
+    assert sorted(path.name for path in queues.logs.glob("job0001*")) == ["job0001.2.log", "job0001.log"]
+    queues.assert_clean()

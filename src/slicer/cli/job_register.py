@@ -282,6 +282,12 @@ def outcomes_of(word: str | None, **limits: Any) -> list[Outcome]:
         return []
 
 
+def attempts_of(line: QueuedLine) -> list[Outcome]:
+    """The outcomes of the line's attempts that have ended, the first one first."""
+    named = outcomes_of(None, name=_literal(line.name or line.label))
+    return [each for each in reversed(named) if each.log.startswith(f"{line.log_dir}/")]
+
+
 def filters(read: Callable[..., list[Any]], word: str | None, limits: dict[str, Any]) -> dict[str, Any]:
     """The arguments with which ``read`` finds the ended jobs that the word names. Raises AmbiguousJob."""
     if word is None:
@@ -291,10 +297,14 @@ def filters(read: Callable[..., list[Any]], word: str | None, limits: dict[str, 
     begun = read(**{**by_id, "limit": 1}) if len(job) >= SHORTEST_PREFIX else []
     if limits.get("name") or (begun and begun[0].job == job):
         return by_id
-    literal = "".join(f"[{c}]" if c in "*?[" else c for c in word)  # a pattern that matches only this name
-    by_name = {**limits, "name": literal}
+    by_name = {**limits, "name": _literal(word)}
     named = read(**{**by_name, "limit": 1})
     if named and begun and begun[0].name != word:
         which = f"{named[0].job}, which has that name, and {begun[0].job}"
         raise AmbiguousJob(f"{word!r} could be {which}", hint="give the id")
     return by_id if begun else by_name
+
+
+def _literal(name: str) -> str:
+    """A pattern that matches only this name."""
+    return "".join(f"[{c}]" if c in "*?[" else c for c in name)

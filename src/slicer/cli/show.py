@@ -13,7 +13,7 @@ from slicer import moments
 from slicer.broker.client.standing import read
 from slicer.cli import complete, output, say
 from slicer.cli.history import details
-from slicer.cli.job_register import JobRegister, KnownJob
+from slicer.cli.job_register import JobRegister, KnownJob, attempts_of
 from slicer.cli.status_json import job_json, ticket_json
 from slicer.errors import SlicerError
 from slicer.job import change
@@ -85,7 +85,8 @@ def _data(known: KnownJob, jobs: JobRegister) -> dict[str, Any]:
         found["why"] = file.unseen
     if line is not None:
         picked = output.picked(line, "log_dir pid status attempts")
-        found["queue"] = {"file": line.jobs_file, "line": line.label, **picked}
+        ended = [outcome_json(each) for each in attempts_of(line)]
+        found["queue"] = {"file": line.jobs_file, "line": line.label, **picked, "ended": ended}
         found["why"] = line.waits_for or line.reason or None
         found["exit_code"] = line.code_for_others if line.is_final else None
         if entry is None:

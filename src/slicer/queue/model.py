@@ -58,6 +58,7 @@ class Attributes:
     env: tuple[tuple[str, str], ...] = ()
     expect_s: float | None = None  # how long it should run
     begin: str = ""  # when it may begin, in the line's words
+    retry: int | None = None  # after any failure
 
 
 class Entry(NamedTuple):  # not a record: there may be 100,000
@@ -80,6 +81,8 @@ class JobState:
     attempts: int = 0  # the number of begun ones; an attempt that never started does not count
     ooms: int = 0  # attempts that ended with CUDA's "out of memory"
     next_vram_mib: int | None = None  # declared for the next attempt, raised after "out of memory"
+    fails: int = 0  # attempts that failed, after which retry= let it run again
+    again_at: float = 0.0  # it does not run again before, in seconds since 1970
     begin: str = ""  # its line's words when it was last seen
     begins_at: float = 0.0  # what they meant then: it does not begin before, in seconds since 1970
     # Of the running attempt, or the last one:
@@ -244,7 +247,7 @@ EventKind = Literal[
     "finished",  # how: job.status; log, log_path; unless it succeeded, last_line (of the log)
     "held-back",  # text; group (of commands), count (of its lines), failures, log and last_line (of the last)
     "released",  # group: its lines are no longer held back
-    "retry",  # after CUDA's "out of memory": declared_mib (before), next_mib, attempt, attempts, log
+    "retry",  # it runs again: status (of the attempt), again_in_s, declared_mib (before), next_mib, …
     "infeasible",  # reason
     "cancelling",  # its line has cancel, so it is being ended
     "cancelled",  # before it started: its line has cancel, or somebody removed it from the queue
@@ -291,6 +294,7 @@ class QueueOptions:
     hold_back: HoldBack = HoldBack()
     watch: bool = False
     oom_retries: int = 0
+    retry: int = 0  # after any failure
     fresh: bool = False
     verbose: bool = False
     profile: str = "gpu"

@@ -16,6 +16,7 @@ from slicer.cli.common import check_directory
 from slicer.cli.pages import TwoPages
 from slicer.cli.queue import parameters
 from slicer.errors import StateError, UsageError
+from slicer.queue.file import attributes
 from slicer.queue.file.live_file import is_pipe
 from slicer.queue.model import QueueOptions
 from slicer.state.named_file import names_open_file
@@ -37,7 +38,7 @@ def _subcommand(name: str) -> click.Command:
 _GROUPS = {
     "Where and how many at a time": ("--gpu", "--jobs", "--exclusive", "--engine", "--sim", "--sim-vram"),
     "GPU memory": ("--margin", "--idle-threshold", "--spike-buffer", "--tolerance", "--poll"),
-    "Its jobs": ("--profile", "--shell", "--oom-retries", "--hold-back", "--trust-file"),
+    "Its jobs": ("--profile", "--shell", "--oom-retries", "--retry", "--hold-back", "--trust-file"),
     "The queue itself": ("--watch", "--detach", "--fresh", "--log-dir", "--notify"),
     "What it prints": ("--json", "--quiet", "--verbose", "-h", "--help"),
 }
@@ -98,6 +99,7 @@ The jobs file has one shell command a line (edit it while the queue runs):
   [vram=30G gpus=2 timeout=2h] torchrun train.py
                                        on each of 2 GPUs, for 2 hours at most
   [vram=8G retries=2] python sweep.py  after CUDA OOM: again, declaring more
+  [retry=any:2] python fetch.py        after any failure: again, after a pause
   [profile=heavy] make -j8             a CPU job, with that profile's limits
   [name=a] ./a.sh                      a name for other lines to use
   [after=a cwd=out env.X=1] ./b.sh     starts once job a has succeeded
@@ -158,6 +160,11 @@ Exit codes:
 @click.option(
     "--oom-retries", metavar="N", type=click.IntRange(0), default=0, show_default=True,
     help="How often to run a job again after CUDA OOM; [retries=N] overrides.",
+)  # fmt: skip
+@click.option(
+    "--retry", metavar="any:N", default="any:0", show_default=True,
+    callback=lambda ctx, param, value: attributes.retry(value),
+    help="How often to run a job again after any failure, with pauses; [retry=any:N] overrides.",
 )  # fmt: skip
 @click.option(
     "--hold-back", metavar="N/DURATION", default="5/1m", show_default=True, callback=parameters.hold_back,

@@ -198,6 +198,14 @@ def _whole(what: str, least: int, most: int | None = None) -> Callable[[str], in
     return read
 
 
+def retry(value: str) -> int:
+    """As in ``any:2``: how often to run a job again after any failure."""
+    what, _, count = value.strip().partition(":")
+    if what.lower() != "any":
+        raise _cannot_be("retry", value, "as in retry=any:2; retries=2 is for CUDA's out of memory")
+    return _whole("retry=any:", 0)(count)
+
+
 def _slots(value: str) -> tuple[tuple[str, int], ...]:
     """As in ``license-matlab,whisper-gpu=2``; without a number, one slot."""
     found: dict[str, int] = {}
@@ -284,6 +292,7 @@ _KNOWN = {
     "expect": _Attribute("expect=40m", "expect_s", _duration("expect", "if it is not known")),
     "begin": _Attribute("begin=22:00", "begin", _begin),
     "retries": _Attribute("retries=2", "retries", _whole("retries", 0)),
+    "retry": _Attribute("retry=any:2", "retry", retry),
     "profile": _Attribute("profile=cpu", "profile", _text("profile")),
     "priority": _Attribute("priority=10", "priority", _whole("priority", -PRIORITY_MAX, PRIORITY_MAX)),
     "engine": _Attribute("engine=slurm", "engine", _one_of("engine", ("local", "slurm"))),

@@ -13,7 +13,7 @@ from slicer.queue.file.shell import Shell
 from slicer.queue.judge import judging, streaks
 from slicer.queue.judge.judging import Judged
 from slicer.queue.judge.log import last_line, tells_of_oom
-from slicer.queue.model import ENOUGH_LOOKS, Entry, JobState, QueueOptions, Status, Streak
+from slicer.queue.model import ENOUGH_LOOKS, Attributes, Entry, JobState, QueueOptions, Status, Streak
 from slicer.queue.state import folding
 from slicer.queue.state.folding import Ending
 from slicer.queue.state.register import Register
@@ -64,12 +64,14 @@ class Conclusions:
     def _judge(
         self, state: JobState, attempt: EndedAttempt, entry: Entry | None, *, is_cancelled: bool
     ) -> bool:
-        own = entry.attributes.retries if entry is not None else None
-        peak_mib, retries = _peaks(attempt), self._options.oom_retries if own is None else own
+        said, options = entry.attributes if entry is not None else Attributes(), self._options
+        retries = options.oom_retries if said.retries is None else said.retries
+        retry = options.retry if said.retry is None else said.retry
+        peak_mib = _peaks(attempt)
         judged = judging.judge(
             attempt, declared_mib=state.vram_mib, peak_mib=peak_mib, looks=_looks(attempt),
-            tolerance=self._options.tolerance, has_oom_text=self._has_oom_text(state, attempt),
-            cancelling=is_cancelled, ooms=state.ooms, retries=retries,
+            tolerance=options.tolerance, has_oom_text=self._has_oom_text(state, attempt),
+            cancelling=is_cancelled, ooms=state.ooms, retries=retries, fails=state.fails, retry=retry,
             background=self._shell.background(state.command)[0],
         )  # fmt: skip
         how = self._ending(attempt, judged, judged.reason or attempt.reason)
@@ -78,12 +80,18 @@ class Conclusions:
             self._count(state, judged.status, attempt.wall_s)
             self._events.add("finished", state, **self._log_of(state))
             return False
-        next_mib = judging.raised(state.vram_mib, peak_mib, self._largest_mib(), self._margin_mib)
-        self._register.do(folding.oom(state.key, state.job, next_vram_mib=next_mib, **how))
+        next_mib, most = state.next_vram_mib, state.attempts + retry - state.fails
+        if judged.status == "oom":
+            next_mib = judging.raised(state.vram_mib, peak_mib, self._largest_mib(), self._margin_mib)
+        if judged.pause_s:
+            again = folding.again(state.key, state.job, time.time() + judged.pause_s, next_mib, **how)
+        else:
+            again, most = folding.oom(state.key, state.job, next_vram_mib=next_mib, **how), retries + 1
+        self._register.do(again)
         self._count(state, judged.status, attempt.wall_s)
         self._events.add(
-            "retry", state, declared_mib=state.vram_mib, next_mib=next_mib, attempt=state.attempts,
-            attempts=retries + 1, log=state.log,
+            "retry", state, status=judged.status, again_in_s=judged.pause_s, declared_mib=state.vram_mib,
+            next_mib=next_mib, attempt=state.attempts, attempts=most, **self._log_of(state),
         )  # fmt: skip
         return True
 
@@ -99,7 +107,7 @@ class Conclusions:
     def _log_of(self, state: JobState) -> dict[str, str]:
         """The log's path, and its last line if that may explain the failure."""
         found = {"log": state.log, "log_path": os.path.join(self._options.log_dir, state.log)}
-        if judging.has_failed(state):
+        if judging.has_failed(state) or state.status == "pending":
             found["last_line"] = last_line(self._register.log_dir.directory, state.log)
         return found
 

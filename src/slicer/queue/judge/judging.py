@@ -16,6 +16,9 @@ from slicer.record import record
 EXIT_CODE_MAX = 255
 _START_S = 10.0  # a guess: helpers and daemons alike may have their own session, and be busy or idle
 
+_PAUSE_S = 30.0  # before a job that failed runs again; doubled each time
+PAUSE_MOST_S = 960.0
+
 _INTERRUPTIONS = {
     "slicer queue": "it was stopped with the queue",
     "shutdown": "the machine was shut down, or you logged out",
@@ -24,12 +27,13 @@ _INTERRUPTIONS = {
 
 @record
 class Judged:
-    """The meaning of an end. ``again``: the job runs once more, with the declaration of :func:`raised`."""
+    """The meaning of an end. ``again``: the job runs once more, after ``pause_s`` seconds."""
 
     status: Status
     verdict: Verdict
     exit_code: int
     again: bool
+    pause_s: float = 0.0
     reason: str = ""  # if it is another than the attempt's
     leftovers: int = 0  # as in JobState
 
@@ -41,13 +45,15 @@ def why_interrupted(ended: EndedAttempt) -> str:
 
 def judge(
     ended: EndedAttempt, *, declared_mib: int | None, peak_mib: tuple[int, ...], looks: int, tolerance: float,
-    has_oom_text: bool, cancelling: bool, ooms: int, retries: int, background: Background = "",
+    has_oom_text: bool, cancelling: bool, ooms: int, retries: int, fails: int = 0, retry: int = 0,
+    background: Background = "",
 ) -> Judged:  # fmt: skip
     """Judge an attempt.
 
     ``peak_mib`` has one figure per GPU, () unknown, from ``looks`` looks. ``tolerance`` is a fraction.
     ``ooms`` counts the earlier attempts that ended with CUDA's "out of memory". If it is below ``retries``,
-    the job runs again after another one. ``background``: what the line leaves there.
+    the job runs again after another one, and so with ``fails`` and ``retry`` after any failure, unless
+    somebody stopped it. ``background``: what the line leaves there.
     """
     status, exit_code = _status(ended, has_oom_text, cancelling)
     reason, leftovers = "", 0
@@ -58,7 +64,10 @@ def judge(
     verdict = _verdict(declared_mib, peak_mib, tolerance)
     if verdict == "over-declared" and (status != "ok" or looks < ENOUGH_LOOKS):
         verdict = "unknown"  # it may have ended early, or used more between two looks
-    return Judged(status, verdict, exit_code, status == "oom" and ooms < retries, reason, leftovers)
+    again, pause_s = status == "oom" and ooms < retries, 0.0
+    if not again and status in ("failed", "timeout", "oom") and ended.reason != "stopped" and fails < retry:
+        again, pause_s = True, min(PAUSE_MOST_S, _PAUSE_S * 2.0 ** min(fails, 10))
+    return Judged(status, verdict, exit_code, again, pause_s, reason, leftovers)
 
 
 def has_left_work(ended: EndedAttempt, background: Background) -> bool:
@@ -132,12 +141,14 @@ def to_retry(
 ) -> list[JobState] | str:
     """The jobs with these numbers or names that did not end well, by number; or a word without such a job.
 
-    Without words all that failed. With words also those that are held back: ``held`` has their groups.
+    Also those that run again after a pause. Without words all that failed; with words also those that are
+    held back: ``held`` has their groups.
     """
 
     def is_meant(state: JobState) -> bool:
         is_held = state.status == "pending" and group_of(state.command) in held
-        return has_failed(state) or (bool(words) and (state.status == "cancelled" or is_held))
+        is_due = has_failed(state) or (state.status == "pending" and state.again_at > 0)
+        return is_due or (bool(words) and (state.status == "cancelled" or is_held))
 
     found = sorted(filter(is_meant, states), key=lambda state: state.no)
     for word in words:

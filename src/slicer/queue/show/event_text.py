@@ -22,6 +22,7 @@ from slicer.queue.show.words import (
     used,
     who,
 )
+from slicer.record import replace
 from slicer.text import but_numbers, counted, one_line, quote
 
 # "bad": a job did not succeed. "warning": something may go wrong, or somebody has to act.
@@ -199,7 +200,9 @@ def _retry(event: Event, row: JobRow) -> str:
     attempt = f" (attempt {_figure(event, 'attempt')} of {_figure(event, 'attempts')})"
     changed = following and before and before != following
     again = (f" with {following}" if following else "") + (f" instead of {before}" if changed else "")
-    return f"ran out of GPU memory{attempt}: again{again}"
+    pause_s = event.data.get("again_in_s")
+    again += f" in {format_duration(pause_s)}{_log(event)}" if pause_s else ""
+    return f"{ended(replace(row, status=event.data.get('status', 'oom')))}{attempt}: again{again}"
 
 
 _OF_A_JOB: dict[EventKind, Callable[[Event, JobRow], str | None]] = {

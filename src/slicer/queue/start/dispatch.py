@@ -23,6 +23,7 @@ from slicer.job.plan import Plan
 from slicer.kernel.sleep import seconds_until, seconds_until_moment, soonest
 from slicer.queue.engine.engine import Begin, Engine
 from slicer.queue.events import Events
+from slicer.queue.judge.judging import PAUSE_MOST_S
 from slicer.queue.judge.streaks import group_of
 from slicer.queue.model import Attributes, Entry, JobState, Kind, Status
 from slicer.queue.plans import Plans
@@ -85,8 +86,8 @@ class Dispatch:
         for key in self._in_vain:  # other lines may have changed
             self._register.do(folding.reconsidered(key), durable=False)
         self._in_vain.clear()
-        self._begins_at = {entry.key: at for entry in entries if (at := self._begin_of(entry)) > time.time()}
-        early = {key: f"begins {moments.words(at, time.time())}" for key, at in self._begins_at.items()}
+        self._begins_at = {}
+        early = {entry.key: told for entry in entries if (told := self._early(entry))}
         groups = self.held_back.groups()
         for state in list(self._register.states.running.values()) if groups else ():
             if group_of(state.command) in groups:
@@ -100,6 +101,18 @@ class Dispatch:
         for entry in entries:
             if entry.attributes.cancel:
                 self._cancel(entry)
+
+    def _early(self, entry: Entry) -> str:
+        """When the job begins, or runs again, in words; "" if its time has come."""
+        begins_at, again_at = self._begin_of(entry), self._register.states[entry.key].again_at
+        if not (begins_at or again_at):
+            return ""
+        now = time.time()
+        at = max(begins_at, min(again_at, now + PAUSE_MOST_S))  # somebody may have set the clock
+        if at <= now:
+            return ""
+        self._begins_at[entry.key] = at
+        return f"{'begins' if at == begins_at else 'again'} {moments.words(at, now)}"
 
     def _begin_of(self, entry: Entry) -> float:
         """When the line lets its job begin, in seconds since 1970; 0 if it does not say."""
@@ -135,7 +148,7 @@ class Dispatch:
         if entry.attributes.cancel:
             self._cancel(entry)
         elif key not in self.pending:
-            self.pending.put(entry)
+            self.pending.put(entry, self._early(entry))
 
     def _cancel(self, entry: Entry) -> None:
         state = self._register.states[entry.key]

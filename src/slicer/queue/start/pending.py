@@ -50,10 +50,7 @@ class Pending:
         octave_of: Callable[[Entry], int | None] = lambda entry: None, early: Mapping[str, str] | None = None,
         held: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
-        """``octave_of``: for :attr:`Kind.octave`. ``early``: when jobs begin whose time has not come.
-
-        ``held``: why jobs are held back.
-        """
+        """``octave_of``: for :attr:`Kind.octave`. ``early``: when jobs begin. ``held``: why they are held."""
         self._octave_of = octave_of
         self._early = dict(early or {})
         self._held = held or {}
@@ -86,7 +83,7 @@ class Pending:
         return sum(map(len, self._parts()))
 
     def __iter__(self) -> Iterator[str]:
-        return chain(*self._parts())
+        return iter([*chain(*self._parts())])
 
     def __contains__(self, key: object) -> bool:
         return any(key in part for part in self._parts())
@@ -99,8 +96,10 @@ class Pending:
         """The number of jobs that wait only for their leases."""
         return len(self._kinds) + len(self._postponed)
 
-    def put(self, entry: Entry) -> None:
-        """The job may start (again), unless it is held back, or its time has not come."""
+    def put(self, entry: Entry, early: str = "") -> None:
+        """The job may start (again), unless it is held back, or its time has not come (``early``: when)."""
+        if early:
+            self._early[entry.key] = early
         if entry.key in self._held:
             self.held_back.add(entry.key)
             return
@@ -191,9 +190,7 @@ class Pending:
                     self.put(entry)
 
     def waits_for(self, key: str) -> str:
-        """Why it can never start, the jobs that must succeed before, why it is held back, or its time, as a
-        text; "" if none.
-        """
+        """Why it can never start, the jobs before it, why it is held back, or its time; "" if none."""
         entry = self._following.get(key)
         after = "after " + ", ".join(entry.attributes.after) if entry is not None else ""
         return self.never.get(key) or after or self._held.get(key) or self._early.get(key, "")

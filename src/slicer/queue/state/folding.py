@@ -95,6 +95,12 @@ def oom(key: str, job: str, *, next_vram_mib: int | None, **how: Unpack[Ending])
     return {"event": "oom", "key": key, "job": job, "next_vram_mib": next_vram_mib, **_listed(how)}
 
 
+def again(key: str, job: str, again_at: float, next_vram_mib: int | None, **how: Unpack[Ending]) -> Record:
+    """The attempt has failed, and the job will run again, because its line or queue lets it."""
+    more = {"again_at": again_at, "next_vram_mib": next_vram_mib}
+    return {"event": "again", "key": key, "job": job, **more, **_listed(how)}
+
+
 def unbegun(key: str, job: str) -> Record:
     """The attempt never started, and does not count."""
     return {"event": "unbegun", "key": key, "job": job}
@@ -111,7 +117,7 @@ def refused(key: str, status: Status, reason: str, exit_code: int) -> Record:
 
 
 def reconsidered(key: str) -> Record:
-    """The job will be started after all: a user asked for it, or it may have become feasible."""
+    """The job will be started after all, or now: a user asked for it, or it may have become feasible."""
     return {"event": "reconsidered", "key": key}
 
 
@@ -268,6 +274,11 @@ _RULES = {
         lambda state, values: values | {"status": "pending", "ooms": state.ooms + 1},
         of_attempt=True,
     ),
+    "again": _Rule(
+        ("job", "again_at", "next_vram_mib", *_HOW),
+        lambda state, values: values | {"status": "pending", "fails": state.fails + 1},
+        of_attempt=True,
+    ),
     "unbegun": _Rule(
         ("job",),
         lambda state, values: _NOT_BEGUN | {"status": "pending", "attempts": max(0, state.attempts - 1)},
@@ -282,8 +293,8 @@ _RULES = {
     "reconsidered": _Rule(
         (),
         lambda state, values: (
-            _AGAIN | {"reason": "", "exit_code": 0, "ooms": 0}
-            if state.is_final and state.status != "ok"
+            _AGAIN | {"reason": "", "exit_code": 0, "ooms": 0, "fails": 0, "again_at": 0.0}
+            if (state.is_final and state.status != "ok") or (state.status == "pending" and state.again_at)
             else _NOTHING
         ),
     ),

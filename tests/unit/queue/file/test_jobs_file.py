@@ -259,3 +259,16 @@ def test_any_text_is_either_jobs_or_an_error_with_a_place_in_it(text: str) -> No
 
 def test_a_backslash_that_escapes_something_else_is_the_commands() -> None:  # W33
     assert [entry.command for entry in parse("a \\\\\nb\\ \n# c \\\n")] == ["a \\\\", "b\\"]
+
+
+# U8: and a word that would do nothing is refused
+def test_a_line_says_how_often_it_runs_again_after_any_failure() -> None:
+    assert [one(f"[{said}] x").attributes.retry for said in ("retry=any:2", "RETRY=Any:0", "vram=1G")] == [
+        2, 0, None,
+    ]  # fmt: skip
+    both = one("[retries=1 retry=any:2] x").attributes
+    assert (both.retries, both.retry) == (1, 2)
+    for wrong in ("2", "any", "any:", "any:-1", "any:x", "gpu:3", "any:1,gpu:2"):
+        error = refused(f"[name=a retry={wrong}] x")
+        assert error.column == 9
+        assert "retry" in error.message

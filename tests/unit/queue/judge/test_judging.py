@@ -101,10 +101,40 @@ def test_cuda_oom_is_retried_as_often_as_said(reason: str, exit_code: int) -> No
         ("signal", 139, False),
     ],
 )
-def test_nothing_else_is_ever_retried(reason: str, exit_code: int, has_oom_text: bool) -> None:  # E9
+def test_nothing_else_is_retried_unless_asked(reason: str, exit_code: int, has_oom_text: bool) -> None:  # E9
     found = judged(reason, exit_code, has_oom_text=has_oom_text, retries=9)
     assert not found.again
     assert found.status != "oom"
+
+
+@pytest.mark.parametrize(
+    ("reason", "exit_code", "has_oom_text"),
+    [
+        ("exited", 3, False),
+        ("signal", 139, False),
+        ("oom-kill", 137, False),
+        ("timeout", 124, False),
+        ("unknown", 1, False),
+        ("exited", 1, True),  # once retries= is used up
+    ],
+)
+def test_any_failure_is_retried_where_asked_after_pauses_that_double(  # U8, U19
+    reason: str, exit_code: int, has_oom_text: bool
+) -> None:
+    more: dict[str, Any] = {"has_oom_text": has_oom_text, "ooms": 2, "retries": 2, "retry": 2}
+    found = [judged(reason, exit_code, fails=fails, **more) for fails in range(3)]
+    assert [(one.again, one.pause_s) for one in found] == [(True, 30.0), (True, 60.0), (False, 0.0)]
+    assert found[2].exit_code == exit_code
+    many = judged(reason, exit_code, fails=500, **(more | {"retry": 501}))
+    assert (many.again, many.pause_s) == (True, 960.0)
+
+
+def test_what_somebody_ended_or_what_ended_well_is_not_retried() -> None:  # U8, U15
+    assert not judged("stopped", 143, retry=9).again  # by systemctl: it has failed, as somebody wished
+    assert not judged("exited", 0, retry=9).again
+    assert not judged("exited", 1, cancelling=True, retry=9).again
+    oom = judged("exited", 1, has_oom_text=True, retries=1, retry=9)
+    assert (oom.again, oom.pause_s) == (True, 0.0)  # by retries=, as ever
 
 
 @pytest.mark.parametrize(

@@ -311,3 +311,15 @@ def test_the_sum_says_what_is_held_back_and_how_to_start_it() -> None:  # U19
     ]
     assert event_text.level(one) == "warning"
     assert said("drained", held=1) == "nothing is left to do, but 1 job held back"
+
+
+def test_a_job_that_runs_again_says_how_its_attempt_ended_and_when() -> None:  # U8
+    failed = row(status="pending", exit_code=3, reason="exited")
+    more: dict[str, Any] = {"declared_mib": 8, "next_mib": None, "attempt": 1, "attempts": 3}
+    log = {"log_path": "l/a.log", "last_line": "no"}
+    assert said("retry", failed, status="failed", again_in_s=30.0, **more, **log) == (
+        "WARN job 3 failed with exit code 3 (attempt 1 of 3): again in 30s (log: l/a.log), last line: no"
+    )
+    assert said("retry", failed, status="timeout", again_in_s=960.0, **more).endswith(
+        "job 3 timed out (attempt 1 of 3): again in 16m"
+    )

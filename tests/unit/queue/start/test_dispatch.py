@@ -223,3 +223,26 @@ def test_a_broker_here_is_none_of_a_clusters(monkeypatch: pytest.MonkeyPatch) ->
     queue.dispatch.start()
     assert not queue.dispatch.is_over
     assert queue.told == []
+
+
+# U8, E7: also if the queue was started anew meanwhile, and for no longer than a pause may be
+@pytest.mark.parametrize("is_anew", [False, True])
+@pytest.mark.parametrize(("again_at", "pause_s"), [(130.0, 30), (1e9, 960)])
+def test_a_job_that_failed_runs_again_after_its_pause(
+    monkeypatch: pytest.MonkeyPatch, is_anew: bool, again_at: float, pause_s: int
+) -> None:
+    queue = Refusing(monkeypatch, "a\nb\n")
+    a, b = queue.dispatch.pending.entries.values()
+    queue.dispatch.start()
+    queue.states[a.key].again_at = again_at
+    if is_anew:
+        queue.states[b.key].status = "ok"
+        queue.dispatch.load((a, b))
+    else:
+        queue.dispatch.put_back(a.key)
+    queue.dispatch.start()
+    assert queue.begun == ["a", "b"]
+    assert queue.dispatch.pending.waits_for(a.key).startswith("again ")
+    while queue.begun == ["a", "b"]:
+        queue.let_pass()
+    assert (queue.begun, queue.now) == (["a", "b", "a"], 100 + pause_s)

@@ -155,6 +155,14 @@ def test_retry_releases_all_or_the_groups_of_the_jobs_that_it_names(night: Night
     assert night.held() == []
 
 
+def test_retry_ends_the_pause_of_a_job_that_runs_again(night: Night) -> None:  # U8, U1
+    keys = [entry.key for entry in night.entries()]
+    night.register.states[keys[1]].again_at = 9e9
+    assert retry(night.register, keys, []) == ([2], 0)
+    assert night.register.states[keys[1]].again_at == 0
+    assert retry(night.register, keys, []) == ([], 0)
+
+
 def test_where_nothing_is_left_nothing_is_held_back(night: Night) -> None:  # U19
     """Lines that are added later are tried: what failed had its five attempts."""
     night.lines = SWEEP[:5]

@@ -89,6 +89,16 @@ def test_what_is_held_back_waits_and_keeps_nothing_else_from_starting() -> None:
     assert keys["a"] not in pending
 
 
+def test_a_job_that_runs_again_after_a_pause_lets_others_go_first() -> None:  # U8
+    pending = Pending(parsed("a", "b"), {})
+    first = pending.heads()[0][1]
+    pending.take(first.key)
+    pending.put(first, "again at 22:00")
+    assert (heads(pending), pending.can_start, pending.waits_for(first.key)) == (["b"], 2, "again at 22:00")
+    pending.resume(first.key)
+    assert (heads(pending), pending.waits_for(first.key)) == (["a"], "")
+
+
 def test_only_the_first_of_each_kind_is_asked_for() -> None:  # E4
     pending = Pending(parsed("[vram=1G] a", "[vram=1G] b", "[vram=2G] c", "[vram=1G timeout=1h] d"), {})
     assert heads(pending) == ["a", "c"]

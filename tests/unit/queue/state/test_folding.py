@@ -80,6 +80,19 @@ def test_oom_raises_what_is_declared_next_and_the_attempt_counts() -> None:  # E
     assert (again.exit_code, again.vram_peak_mib, again.reason) == (0, (), "")  # not those of the first
 
 
+def test_a_job_that_runs_again_after_a_pause_knows_until_when_and_how_often() -> None:  # U8
+    failed = (SEEN, begun(), folding.again(KEY, "a1", 1030.0, None, **HOW))
+    found = state(*failed)
+    assert (found.status, found.attempts, found.fails, found.ooms) == ("pending", 1, 1, 0)
+    assert (found.again_at, found.exit_code, found.log) == (1030.0, 1, "job0007.log")
+    second = state(*failed, begun("a2", 2), folding.again(KEY, "a2", 1090.0, 9, **HOW))
+    assert (second.fails, second.again_at, second.next_vram_mib) == (2, 1090.0, 9)
+    last = (begun("a2", 2), folding.ended(KEY, "a2", "failed", **HOW))
+    asked = state(*failed, *last, folding.reconsidered(KEY))
+    for found in (asked, state(*failed, folding.reconsidered(KEY))):
+        assert (found.status, found.fails, found.again_at) == ("pending", 0, 0.0)
+
+
 def test_an_attempt_that_never_began_does_not_count() -> None:
     before = state(SEEN, begun(), folding.oom(KEY, "a1", next_vram_mib=9, **HOW))
     after = state(
@@ -114,6 +127,7 @@ def test_a_job_that_is_being_cancelled_is_known_as_such() -> None:  # E6
 ABOUT_A1 = [
     folding.ended(KEY, "a1", "ok", **HOW),
     folding.oom(KEY, "a1", next_vram_mib=1, **HOW),
+    folding.again(KEY, "a1", 1030.0, None, **HOW),
     folding.unbegun(KEY, "a1"),
     folding.interrupted(KEY, "a1", "reboot"),
     folding.cancelling(KEY, "a1"),
@@ -218,6 +232,7 @@ _RECORDS = st.lists(
     )
     | st.builds(folding.ended, _KEYS, _JOBS, _FINAL, **_ENDING)
     | st.builds(folding.oom, _KEYS, _JOBS, next_vram_mib=_MAYBE, **_ENDING)
+    | st.builds(folding.again, _KEYS, _JOBS, _SECONDS, _MAYBE, **_ENDING)
     | st.builds(folding.unbegun, _KEYS, _JOBS)
     | st.builds(folding.interrupted, _KEYS, _JOBS, _TEXT)
     | st.builds(folding.refused, _KEYS, _FINAL, _TEXT, st.integers(0, 255))
