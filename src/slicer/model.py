@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Reason = Literal["exited", "signal", "oom-kill", "timeout", "stopped", "unknown"]
     EndedBy = Literal[
         "", "slicer stop", "slicer cap", "slicer idle", "slicer queue", "slicer run", "terminal", "systemd",
-        "shutdown", "outside", "caller",
+        "shutdown", "outside", "caller", "gpu",
     ]
     Then = Literal["run", "fail"]
     Share = Literal["off", "lock", "cap", "both"]
@@ -83,6 +83,7 @@ class GpuMemory:
     gpu_uuid: str
     total_mib: int
     used_mib: int
+    fault: str = ""  # why the driver wants no more jobs on it, in words
 
 
 @record

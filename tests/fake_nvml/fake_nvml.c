@@ -20,6 +20,10 @@
  *     setup 0 3 1
  *     # GPU_INDEX CELSIUS MILLIWATTS LIMIT_MILLIWATTS; without it these are "not supported"
  *     sensors 0 64 412300 700000
+ *     # GPU_INDEX NVML_FI_DEV_GET_GPU_RECOVERY_ACTION; without it 0, none
+ *     recovery 0 1
+ *     # GPU_INDEX FAILURE of nvmlDeviceGetRemappedRows; without it these are "not supported"
+ *     rows 0 1
  *     # a function without its _vN that never returns
  *     hang nvmlInit
  *     # a function without its _vN, an nvmlReturn_t, and optionally the one GPU it concerns
@@ -53,6 +57,7 @@
 enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6,
        INSUFFICIENT_SIZE = 7, HANGS = -1, DRIVER_NOT_LOADED = 9, ARGUMENT_VERSION_MISMATCH = 25,
        UNKNOWN = 999 };
+enum { RECOVERY_ACTION = 230 };
 enum { CONTROL = 255 }; /* the minor number of /dev/nvidiactl */
 enum { MAX_GPUS = 64, MAX_BUSY = 64, MAX_PROCESSES = 1024, MAX_ERRORS = 64, TEXT = 96, ANY = -1 };
 #define NOT_AVAILABLE 0xffffffffffffffffULL
@@ -61,7 +66,8 @@ enum { MAX_GPUS = 64, MAX_BUSY = 64, MAX_PROCESSES = 1024, MAX_ERRORS = 64, TEXT
 
 struct gpu { char uuid[TEXT], bus[32], name[TEXT]; unsigned long long mib, extra_mib, reserved_mib;
              unsigned minor, utilisation, mig, mig_pending, mode, display, degrees, milliwatts, limit;
-             int there, has_mig, has_sensors; };
+             unsigned recovery, rows_failed;
+             int there, has_mig, has_sensors, has_rows; };
 struct process { int gpu; unsigned pid; unsigned long long mib; char kind[16]; };
 struct failure { char name[TEXT]; int code, gpu; };
 struct sample { unsigned pid; unsigned long long at_us; unsigned sm, memory, encoder, decoder; };
@@ -76,6 +82,7 @@ struct memory { unsigned long long total, free, used; };
 struct memory_v2 { unsigned version; unsigned long long total, reserved, free, used; };
 struct utilisation { unsigned gpu, memory; };
 struct limits { const char *directory; unsigned long long soft, hard; };
+struct field { unsigned id, scope; long long at, latency; unsigned type, code; unsigned long long value; };
 struct info { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; };
 
 static struct state now;
@@ -155,6 +162,10 @@ static void parse(char *line)
     } else if (sscanf(line, "sensors %u %u %u %u", &i, &s.degrees, &s.milliwatts, &s.limit) == 4 && i < MAX_GPUS) {
         now.gpus[i].has_sensors = 1, now.gpus[i].degrees = s.degrees;
         now.gpus[i].milliwatts = s.milliwatts, now.gpus[i].limit = s.limit;
+    } else if (sscanf(line, "recovery %u %u", &i, &current) == 2 && i < MAX_GPUS) {
+        now.gpus[i].recovery = current;
+    } else if (sscanf(line, "rows %u %u", &i, &current) == 2 && i < MAX_GPUS) {
+        now.gpus[i].has_rows = 1, now.gpus[i].rows_failed = current;
     } else if (sscanf(line, "hang %95s", f.name) == 1) {
         if (now.n_failures < MAX_ERRORS)
             f.code = HANGS, now.failures[now.n_failures++] = f;
@@ -502,6 +513,18 @@ API nvmlDeviceGetMigMode(void *handle, unsigned *current, unsigned *pending)
     return gpu->has_mig ? SUCCESS : NOT_SUPPORTED;
 }
 
+API nvmlDeviceGetRemappedRows(void *handle, unsigned *corrected, unsigned *uncorrected, unsigned *pending,
+                              unsigned *failed)
+{
+    struct gpu *gpu;
+    int code = enter_gpu("nvmlDeviceGetRemappedRows", handle, &gpu);
+
+    if (code != SUCCESS)
+        return code;
+    *corrected = *uncorrected = *pending = 0, *failed = gpu->rows_failed;
+    return gpu->has_rows ? SUCCESS : NOT_SUPPORTED;
+}
+
 API nvmlDeviceGetComputeMode(void *handle, unsigned *mode)
 {
     struct gpu *gpu;
@@ -523,6 +546,18 @@ API nvmlDeviceGetDisplayActive(void *handle, unsigned *is_on)
 }
 
 #ifndef OLD_DRIVER
+API nvmlDeviceGetFieldValues(void *handle, int count, struct field *fields)
+{
+    struct gpu *gpu;
+    int code = enter_gpu("nvmlDeviceGetFieldValues", handle, &gpu);
+
+    for (int i = 0; code == SUCCESS && i < count; i++) {
+        fields[i].code = fields[i].id == RECOVERY_ACTION ? SUCCESS : NOT_SUPPORTED;
+        fields[i].value = gpu->recovery;
+    }
+    return code;
+}
+
 API nvmlDeviceSetMemoryLimits_v1(void *handle, struct limits *to)
 {
     struct gpu *gpu;

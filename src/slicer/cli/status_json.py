@@ -40,7 +40,7 @@ def status_json(
         "servers": [server_json(each, now_s) for each in servers],
         "gpus": {
             "total": len(status.gpus),
-            "free": [_gpu(state.gpu) for state in status.gpus if state.gpu.uuid not in held],
+            "free": [_gpu(each.gpu) for each in status.gpus if not (each.gpu.uuid in held or each.out)],
             "all": [_state(state, status) for state in status.gpus],
             "why_none": status.no_gpus or None,
         },
@@ -103,6 +103,7 @@ def _state(state: GpuState, status: LedgerStatus) -> dict[str, Any]:
         "free_mib": state.free_mib,
         "unexplained_mib": state.unexplained_mib if device else None,
         "idle": state.is_idle if device else None,
+        "out_of_service": state.out or None,
         **as_dict(state.load),
         "jobs": [lease.job for lease in status.leases if state.gpu.uuid in lease.gpus],
         "foreign": [

@@ -92,8 +92,13 @@ def whole_seconds(seconds: float) -> str:
 
 
 def users(state: GpuState, status: LedgerStatus) -> Iterator[tuple[str, str, str]]:
-    """Who uses a GPU: the holders, and foreign processes. Of each a text, how much it uses, and a style."""
+    """Why a GPU is out of service; who uses it: the holders, and foreign processes.
+
+    Of each a text, why or how much, and a style.
+    """
     device = state.device
+    if state.out:
+        yield "out of service:", state.out, WARNING
     for lease in holders(state, status):
         marks = marks_of(lease, status, (state,))
         used = format_mib(device.used_by.get(lease.job, 0)) if device else "-"

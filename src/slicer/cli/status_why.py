@@ -46,6 +46,8 @@ def _blocked(ticket: Ticket, busy: Busy, status: LedgerStatus) -> list[str]:
         parts.append(f"lacks {a_slot(busy.slot)}")
     if busy.holders:
         parts.append(f"held by {_holders(busy.holders, status)}")
+    if busy.why:
+        parts.append(busy.why)
     if busy.foreign:
         gpus = f"GPU{'s' if len(busy.foreign) > 1 else ''} {indices(busy.foreign, status)}"
         parts.append(f"processes outside slicer use {gpus}")

@@ -33,6 +33,7 @@ SETTINGS: dict[str, Row] = {
     "compat_gpu_lock": ("path", ""),
     "gpu.idle_threshold": ("gpu-memory", 200),
     "gpu.margin": ("gpu-memory", 512),
+    "gpu.out_of_service": ("gpus", ()),
     "gpu.spike_buffer": ("fraction", 0.1),
     "waiting.reserve_after": ("auto-time", None),
     "waiting.order": (("auto", "arrival"), "auto"),

@@ -334,6 +334,7 @@ def _config(
             idle_threshold_mib=found["gpu.idle_threshold"],
             spike_buffer=found["gpu.spike_buffer"],
             reserve_after_s=found["waiting.reserve_after"],
+            out_of_service=found["gpu.out_of_service"],
             by_arrival=found["waiting.order"] == "arrival",
         ),
         log_mib=found["logs.max_size"],

@@ -153,5 +153,6 @@ def _device(
         elif len(users) > 1:
             foreign_mib += max(0, rest_mib - sum(lease.vram_mib or 0 for lease in users.values()))
     return Device(
-        memory.gpu_uuid, memory.total_mib, memory.used_mib, used_by, foreign_mib, tuple(foreign_pids)
-    )
+        memory.gpu_uuid, memory.total_mib, memory.used_mib, used_by, foreign_mib, tuple(foreign_pids),
+        memory.fault,
+    )  # fmt: skip

@@ -26,6 +26,9 @@ _PROCESS_LISTS = ("Compute", "Graphics", "MPSCompute")
 _LIST_VERSIONS = ("_v3", "_v2")  # driver 510 added _v3; pynvml's unversioned names require the newest
 _COMPUTE_MODES = ("default", "exclusive-thread", "prohibited", "exclusive-process")  # by NVML's numbers
 _TRIES = 5  # to read a process list that grows meanwhile
+# NVML's recovery actions. The others leave a GPU fit for jobs: none, and those about links between GPUs.
+_RECOVERY_ACTION = 230  # the field, from driver 560 on; older nvidia-ml-py do not name it
+_ACTIONS = {1: "a reset", 2: "a reboot", 4: "a reset", 6: "a reset of its bus", 7: "a reboot"}
 _LIMITS_SINCE = 615  # the first driver (with CUDA 13.4) that can limit a cgroup's GPU memory
 
 
@@ -36,6 +39,7 @@ class GpuDetails(Gpu):
     compute_mode: str | None  # "default", "exclusive-thread", "prohibited" or "exclusive-process"
     has_display: bool | None
     is_mig: bool | None
+    fault: str = ""  # as in GpuMemory
 
 
 def _see_the_card() -> None:
@@ -80,6 +84,7 @@ class Nvml:
         self._notes: tuple[str, ...] = ()
         self._handles: dict[int, tuple[Any, tuple[int, int, int]]] = {}
         self._uuids: dict[int, str] = {}
+        self._last: dict[int, GpuMemory] = {}
         self._sampled: dict[str, int] = {}  # the time of the last sample of processes, by UUID
         _see_the_card()
         with AllBlocked():  # the driver's library starts threads, now or with the first question
@@ -126,6 +131,7 @@ class Nvml:
             compute_mode=None if mode is None else _COMPUTE_MODES[mode],
             has_display=None if display is None else bool(display),
             is_mig=None if mig is None else bool(mig[0]),
+            fault=self._fault(handle),
         )  # fmt: skip
 
     def why_no_limits(self) -> str:
@@ -179,6 +185,7 @@ class Nvml:
     def memory(self, only: Collection[str] = ()) -> tuple[GpuMemory, ...]:
         """The memory of the GPUs of :meth:`list`, in the same order. Raises GpuError.
 
+        One that is lost later stays, with that as its ``fault``.
         ``total_mib`` is what programs can use: neither it nor ``used_mib`` includes the driver's own share.
         Drivers before 510 do not report that separately.
         """
@@ -292,6 +299,15 @@ class Nvml:
         return gpu
 
     def _memory(self, index: int, handle: Any) -> GpuMemory:
+        try:
+            found = self._last[index] = self._memory_now(index, handle)
+        except self._nvml.NVMLError as error:
+            if index not in self._last or not self._is_lost(error):
+                raise
+            return replace(self._last[index], used_mib=0, fault=f"the driver says: {_text(str(error))}")
+        return found
+
+    def _memory_now(self, index: int, handle: Any) -> GpuMemory:
         nvml = self._nvml
         uuid = self._uuid(index, handle)
         version = getattr(nvml, "nvmlMemory_v2", None)  # pynvml has it from 11.510 on, like the driver
@@ -302,9 +318,21 @@ class Nvml:
             reserved = int(memory.reserved)
         else:
             memory, reserved = self._supported(nvml.nvmlDeviceGetMemoryInfo, handle), 0
-        if memory is None:
-            return GpuMemory(uuid, 0, 0)
-        return GpuMemory(uuid, (int(memory.total) - reserved) // _MIB, -(-int(memory.used) // _MIB))
+        total_mib, used_mib = 0, 0
+        if memory is not None:
+            total_mib, used_mib = (int(memory.total) - reserved) // _MIB, -(-int(memory.used) // _MIB)
+        return GpuMemory(uuid, total_mib, used_mib, self._fault(handle))
+
+    def _fault(self, handle: Any) -> str:
+        """Why the driver wants no more jobs on the GPU, in words; "" if it does not say so."""
+        nvml = self._nvml
+        fields = self._asked(nvml.nvmlDeviceGetFieldValues, handle, [_RECOVERY_ACTION])
+        if fields is not None and fields[0].nvmlReturn == nvml.NVML_SUCCESS:
+            action = _ACTIONS.get(fields[0].value.uiVal)
+            if action is not None:
+                return f"the driver asks for {action}"
+        rows = self._asked(nvml.nvmlDeviceGetRemappedRows, handle)
+        return "the driver could not replace bad memory" if rows is not None and rows[3] else ""
 
     def _processes(self, index: int, handle: Any) -> tuple[GpuProcess, ...]:
         uuid = self._uuid(index, handle)
@@ -332,9 +360,13 @@ class Nvml:
         return uuid, GpuLoad(utilisation, degrees, _watts(milliwatts), _watts(limit))
 
     def _sensor(self, function: Any, handle: Any, *more: Any) -> int | None:
-        """A sensor's value, or None if it has none: one that is broken hides no other figure."""
+        found = self._asked(function, handle, *more)
+        return None if found is None else int(found)
+
+    def _asked(self, function: Any, handle: Any, *more: Any) -> Any:
+        """The function's answer, or None if it has none: a sensor that is broken hides no other figure."""
         try:
-            return int(function(handle, *more))
+            return function(handle, *more)
         except self._nvml.NVMLError as error:
             if self._is_lost(error):
                 raise

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from slicer.errors import GpuError
 from slicer.placement.settings import Policy
+from slicer.record import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -142,7 +143,13 @@ class GpuObserver:
         from slicer.gpu.attribution import devices, foreign_peaks
 
         self.foreign_peaks = foreign_peaks(self.snapshot, leases, self.foreign_peaks)
-        return devices(self.snapshot, leases, self.foreign_peaks)
+        found = devices(self.snapshot, leases, self.foreign_peaks)
+        return found if not self.policy.out_of_service else tuple(map(self._as_configured, found))
+
+    def _as_configured(self, device: Device) -> Device:
+        words = self.policy.out_of_service
+        is_out = self.index(device.uuid) in words or device.uuid.startswith(words)
+        return replace(device, out=device.out or "by the configuration") if is_out else device
 
     @property
     def memory(self) -> tuple[GpuMemory, ...]:

@@ -124,15 +124,21 @@ def gpu_watch(
 def finish(
     job: Job, outcome: Outcome, held: HeldLease, warn: Callable[[str], None], watch: GpuWatch | None,
     series: Series | None = None,
-) -> None:
+) -> Outcome:
     """Tell the journal, check that the GPUs' memory is free (``watch``), release the lease, then write.
 
     ``series``: what the job used over time, for the history, if it was sampled.
     The order ensures that a slow disk does not keep the next job waiting. The broker does its part meanwhile;
     it waits for the scope's end, and therefore for all of this. A failure on the way is reported (``warn``,
     and an event in the journal) and stops nothing.
+
+    Returns the outcome, which says so if the job failed by itself on a GPU that the driver has given up.
     """
     used, lease = outcome.usage, held.lease
+    is_alone = outcome.reason in ("exited", "signal", "timeout") and not outcome.ended_by
+    if watch is not None and outcome.exit_code and is_alone and (fault := watch.fault()):
+        watch.say(fault)
+        outcome = replace(outcome, ended_by="gpu")
     if outcome.changed_outside:
         said = ", ".join(outcome.changed_outside)
         message = f"{said} was set from outside while it ran"
@@ -166,6 +172,7 @@ def finish(
     _try(job, held, warn, held.alert)
     for hear in heard:
         _try(job, held, warn, hear)
+    return outcome
 
 
 def _try(job: Job, held: HeldLease, warn: Callable[[str], None], act: Callable[[], str | None]) -> None:

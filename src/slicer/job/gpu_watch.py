@@ -111,6 +111,13 @@ class GpuWatch:
         except SlicerError as error:
             self.fail(error)
 
+    def fault(self) -> str:
+        """What the driver says now of a GPU of the job that it has given up; "" of none."""
+        self.sample()
+        faults = {each.gpu_uuid: each.fault for each in self.observer.memory if not self.has_failed}
+        found = next((uuid for uuid in self.held.lease.gpus if faults.get(uuid)), "")
+        return found and f"{self.name_of(found)} failed: {faults[found]}"
+
     # -- what is told ------------------------------------------------------------------------------------
 
     def fail(self, error: SlicerError) -> None:

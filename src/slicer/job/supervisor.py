@@ -251,7 +251,8 @@ class Supervisor:
             ending.release(self._job, self._held)
         else:
             warn = self._listener.warning
-            ending.finish(self._job, outcome, self._held, warn, watching.gpus, watching.series())
+            series = watching.series()
+            outcome = ending.finish(self._job, outcome, self._held, warn, watching.gpus, series)
         if watching.gpus is not None:
             self._follower.used(watching.gpus.use, is_last=True)
         faults.point("supervisor-settled")

@@ -27,6 +27,7 @@ ENDED_BY = {
     "shutdown": "at the machine's shutdown, or the user's last logout",
     "outside": "from outside, together with its keeper",
     "caller": "because the call of the wrapped program was killed",
+    "gpu": "its GPU failed, not the job",
 }
 _REASONS = {
     "oom-kill": "out of memory",

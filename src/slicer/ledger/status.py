@@ -66,6 +66,11 @@ class GpuState:
     foreign: tuple[ForeignProcess, ...]
     load: GpuLoad = GpuLoad()
 
+    @property
+    def out(self) -> str:
+        """As in Device."""
+        return self.device.out if self.device else ""
+
 
 @record
 class Wait:
@@ -185,7 +190,7 @@ class StatusReader:
         """
         self._warn = warn
         config = _config(self._environ, warn)
-        policy = config.policy if config else Policy()
+        policy = self._observer.policy = config.policy if config else Policy()
         no_gpus = self._look_at_gpus()  # the driver is slow: before the ledger's lock
         others = self._hear_of_others()
         there = Snapshot(others.leases, others.tickets) if others else Snapshot((), ())

@@ -256,9 +256,10 @@ class WaitingTicket:
 
 
 def _is_restless(found: Book) -> bool:
-    """Whether GPUs are used in ways that change without an event."""
+    """Whether GPUs are used, or out of service, in ways that change without an event."""
+    leases, policy = found.leases, found.policy
     return any(
-        device.foreign_pids or device.used_mib > reserved_mib(device, found.leases, found.policy)
+        device.out or device.foreign_pids or device.used_mib > reserved_mib(device, leases, policy)
         for device in found.devices or ()
     )
 

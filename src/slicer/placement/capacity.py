@@ -38,14 +38,15 @@ class Capacity:
         self._slots_in_turn: set[str] = set()  # slots for which a request without GPUs has a reservation
         for lease in leases:
             self._add_slots(lease.slots)
-        by_uuid: dict[str, list[Lease]] = {device.uuid: [] for device in devices or ()}
+        in_service = [device for device in devices or () if not device.out]
+        by_uuid: dict[str, list[Lease]] = {device.uuid: [] for device in in_service}
         for lease in leases:
             for uuid in lease.gpus:
                 if uuid in by_uuid:
                     by_uuid[uuid].append(lease)
         self._gpus = {
             device.uuid: GpuRoom(index, device, by_uuid[device.uuid], policy, now_s)
-            for index, device in enumerate(devices or ())
+            for index, device in enumerate(in_service)
         }
         self._by_index = list(self._gpus.values())
         self._unreserved = dict(self._gpus)

@@ -228,7 +228,8 @@ class Book:
         if request.gpus and alone.fit_gpus(request) is None:
             able = eligible(request, self.devices)
             foreign = tuple(device.uuid for device in able if is_used_by_others(device, self.policy))
-            return Busy("gpu", gpu_holders(request, self.leases), 0, foreign, reserved_for)
+            why = out_of_service(self.devices or (), request)
+            return Busy("gpu", gpu_holders(request, self.leases), 0, foreign, reserved_for, why=why)
         slot = alone.missing_slot(request)
         if slot:
             return _busy_slot(slot, slot_holders(self.leases, (slot,)), reserved_for)
@@ -248,9 +249,21 @@ class Book:
         """The GPUs with most headroom: for a request that fits nowhere and will not wait any longer."""
         able = eligible(request, self.devices)
         headrooms = {device.uuid: headroom(device, self.leases, self.policy) for device in able}
-        ranked = sorted(headrooms, key=lambda uuid: NEVER if (mib := headrooms[uuid]) is None else -mib)
+        out = {device.uuid for device in able if device.out}
+        ranked = sorted(
+            headrooms, key=lambda uuid: (uuid in out, NEVER if (mib := headrooms[uuid]) is None else -mib)
+        )
         chosen = ranked[: request.gpus]
         return tuple(uuid for uuid in headrooms if uuid in chosen)
+
+
+def out_of_service(devices: Iterable[Device], request: Request) -> str:
+    """Of the GPUs that the request could use, as in "GPU 3 is out of service (it is lost)"; "" for none."""
+    return ", ".join(
+        f"GPU {number} is out of service ({device.out})"
+        for number, device in enumerate(devices)
+        if device.out and is_eligible(request, device.uuid)
+    )
 
 
 def _wants(request: Request) -> tuple[str, ...]:

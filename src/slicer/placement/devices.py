@@ -29,6 +29,7 @@ class Device:
     used_by: dict[str, int]  # MiB now, by the job of a lease
     foreign_mib: int  # by foreign processes, each at its highest use
     foreign_pids: tuple[int, ...]
+    out: str = ""  # why it is out of service, and gets no more jobs; "" if it is not
 
 
 def emptied(devices: tuple[Device, ...] | None) -> tuple[Device, ...] | None:
@@ -65,16 +66,17 @@ def buffered(mib: int, policy: Policy) -> int:
 
 
 def headroom(device: Device, leases: Iterable[Lease], policy: Policy) -> int | None:
-    """The MiB available to one more sharer (may be negative); None: the whole GPU is held."""
+    """The MiB available to one more sharer (may be negative); None: it is held whole, or out of service."""
     here = [lease for lease in leases if device.uuid in lease.gpus]
-    if any(lease.vram_mib is None for lease in here):
+    if device.out or any(lease.vram_mib is None for lease in here):
         return None
     return device.total_mib - max(device.used_mib, reserved_mib(device, here, policy))
 
 
 def is_idle(device: Device, leases: Iterable[Lease], policy: Policy) -> bool:
     """Whether nobody uses the GPU, so that it could be taken whole."""
-    return not any(device.uuid in lease.gpus for lease in leases) and not is_used_by_others(device, policy)
+    is_free = not any(device.uuid in lease.gpus for lease in leases) and not device.out
+    return is_free and not is_used_by_others(device, policy)
 
 
 def is_used_by_others(device: Device, policy: Policy) -> bool:

@@ -16,4 +16,5 @@ class Policy:
     # How long a blocked request may be passed over; None: by its width and the length of the machine's jobs.
     reserve_after_s: float | None = None
     mean_job_s: float | None = None  # the mean length of the machine's jobs; None: unknown
+    out_of_service: tuple[str, ...] = ()  # GPUs that get no jobs: UUIDs, their beginnings, or indices
     by_arrival: bool = False  # requests of one priority go by arrival, however long their jobs are

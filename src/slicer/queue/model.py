@@ -22,6 +22,7 @@ NEVER: tuple[Status, ...] = ("infeasible", "skipped")  # in this run: the next o
 UNBEGUN: tuple[Status, ...] = ("pending", "cancelled", *NEVER)
 # A job's declaration compared with its use (E5). "unknown": nothing declared, or too few looks.
 Verdict = Literal["within", "under-declared", "over-declared", "unknown"]
+GPU_FAILED = "gpu"  # a failed job's reason: its GPU failed, not the job
 LEFT = "left"  # a failed job's reason: its command left its work to processes that were ended
 LOCAL = "local"  # the engine of this machine
 ENOUGH_LOOKS = 10  # fewer looks at a job's GPUs do not show its peak, which the driver does not record
@@ -44,6 +45,13 @@ class Kind(NamedTuple):
     engine: str | None = None  # the one that has to run it
 
 
+class Retry(NamedTuple):
+    """How often a job runs again: after any failure that nobody meant, and after one of its GPU."""
+
+    any: int = 0
+    gpu: int = 3
+
+
 @record
 class Attributes:
     """The attributes in the brackets before a command. None or empty: not given."""
@@ -58,7 +66,7 @@ class Attributes:
     env: tuple[tuple[str, str], ...] = ()
     expect_s: float | None = None  # how long it should run
     begin: str = ""  # when it may begin, in the line's words
-    retry: int | None = None  # after any failure
+    retry: Retry | None = None
 
 
 class Entry(NamedTuple):  # not a record: there may be 100,000
@@ -81,7 +89,8 @@ class JobState:
     attempts: int = 0  # the number of begun ones; an attempt that never started does not count
     ooms: int = 0  # attempts that ended with CUDA's "out of memory"
     next_vram_mib: int | None = None  # declared for the next attempt, raised after "out of memory"
-    fails: int = 0  # attempts that failed, after which retry= let it run again
+    fails: int = 0  # attempts that failed, after which retry=any: let it run again
+    gpu_fails: int = 0  # and those whose GPU failed
     again_at: float = 0.0  # it does not run again before, in seconds since 1970
     begin: str = ""  # its line's words when it was last seen
     begins_at: float = 0.0  # what they meant then: it does not begin before, in seconds since 1970
@@ -100,7 +109,7 @@ class JobState:
     # How it ended:
     exit_code: int = 0
     signal: int | None = None
-    reason: str = ""  # as in Outcome.reason, or LEFT; for NEVER and "lost", a sentence
+    reason: str = ""  # as in Outcome.reason, GPU_FAILED or LEFT; for NEVER and "lost", a sentence
     wall_s: float = 0.0
     vram_peak_mib: tuple[int, ...] = ()  # in the order of gpus; () unknown
     utilisation: float | None = None  # percent, of its GPUs during the run
@@ -294,7 +303,7 @@ class QueueOptions:
     hold_back: HoldBack = HoldBack()
     watch: bool = False
     oom_retries: int = 0
-    retry: int = 0  # after any failure
+    retry: Retry = Retry()
     fresh: bool = False
     verbose: bool = False
     profile: str = "gpu"

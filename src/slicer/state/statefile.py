@@ -247,7 +247,7 @@ _RULES: dict[str, Callable[[Any], bool]] = {
     "wants": ("lock", "cap", "both").__contains__,
     "ended_by": (
         "", "slicer stop", "slicer cap", "slicer idle", "slicer queue", "slicer run", "terminal", "systemd",
-        "shutdown", "outside", "caller",
+        "shutdown", "outside", "caller", "gpu",
     ).__contains__,
     "signal": _between(1, 64),
 }

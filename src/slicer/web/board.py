@@ -120,6 +120,7 @@ def _gpu(state: GpuState, status: LedgerStatus) -> dict[str, Any]:
         "index": state.gpu.index, "name": one_line(state.gpu.name).removeprefix("NVIDIA "),
         "memory_mib": state.gpu.memory_mib, "used_mib": device.used_mib if device else None,
         "reserved_mib": state.reserved_mib if device else None, "idle": bool(device and state.is_idle),
+        "out_of_service": one_line(state.out),
         **as_dict(state.load),
         "holders": [
             {

@@ -46,6 +46,19 @@ print(json.dumps(said))
 """
 
 
+LOSES_ONE = f"""
+import json, os, sys
+sys.path.insert(0, sys.argv[1])
+from slicer.gpu import open_gpus
+from slicer.record import as_dict
+gpus = open_gpus()
+gpus.memory()
+with open(os.environ["FAKE_NVML_STATE"], "a") as state:
+    state.write("error nvmlDeviceGetMemoryInfo {LOST} 1\\n")
+print(json.dumps([as_dict(m) for m in gpus.memory()]))
+"""
+
+
 def python(code: str, env: dict[str, str], **options: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", code, SRC],
@@ -79,7 +92,7 @@ def test_gpus_are_listed_with_what_slicer_needs(fake_nvml: FakeNvml) -> None:  #
         "notes": [],
         "processes": [],
         "memory": [
-            {"gpu_uuid": uuid, "total_mib": 81559, "used_mib": 0}
+            {"gpu_uuid": uuid, "total_mib": 81559, "used_mib": 0, "fault": ""}
             for uuid in (
                 "GPU-00000000-0000-0000-0000-000000000000",
                 "GPU-11111111-1111-1111-1111-111111111111",
@@ -187,8 +200,8 @@ gpus.close()
         assert ask() == "[(10, 1024)] [1024, 0]"
         fake_nvml.remove("process 0 10 1024 compute")
         assert ask() == "[] [0, 0]"
-        fake_nvml.add(f"error nvmlDeviceGetMemoryInfo {LOST} 0")
-        assert ask() == "[] [0]"
+        fake_nvml.add(f"error nvmlDeviceGetComputeRunningProcesses {LOST} 0")
+        assert ask() == "[] [0, 0]"
         stdin.close()
     assert process.returncode == 0
 
@@ -242,6 +255,32 @@ def test_a_lost_gpu_leaves_the_others_usable(fake_nvml: FakeNvml) -> None:  # X1
     assert [p["pid"] for p in said["processes"]] == [10]
     assert [m["gpu_uuid"] for m in said["memory"]] == [g["uuid"] for g in said["gpus"]]
     assert said["notes"] == ["GPU 0 is left out: GPU is lost"]
+
+
+# U19: actions about links between GPUs are none, nor is an error of these calls
+@pytest.mark.parametrize(
+    ("lines", "fault"),
+    [
+        (["recovery 1 1"], "the driver asks for a reset"),
+        (["recovery 1 7", "rows 1 1"], "the driver asks for a reboot"),
+        (["recovery 1 3"], ""),
+        (["rows 1 1"], "the driver could not replace bad memory"),
+        (["rows 1 0"], ""),
+        ([f"error nvmlDeviceGetFieldValues {UNKNOWN}", f"error nvmlDeviceGetRemappedRows {UNKNOWN}"], ""),
+    ],
+)
+def test_a_gpu_that_the_driver_gives_up_is_told(fake_nvml: FakeNvml, lines: list[str], fault: str) -> None:
+    fake_nvml.add(*lines)
+    assert [each["fault"] for each in probe(fake_nvml.env)["memory"]] == ["", fault]
+
+
+# U19
+def test_a_gpu_that_is_lost_meanwhile_stays_with_its_fault(fake_nvml: FakeNvml) -> None:
+    fake_nvml.add("used 1 300")
+    with python(LOSES_ONE, fake_nvml.env) as process:
+        out = process.communicate(timeout=LONGEST_S)[0]
+    assert [each["fault"] for each in json.loads(out)] == ["", "the driver says: GPU is lost"]
+    assert [each["used_mib"] for each in json.loads(out)] == [0, 0]
 
 
 @pytest.mark.parametrize(

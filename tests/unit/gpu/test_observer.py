@@ -17,6 +17,7 @@ from slicer.gpu import snapshot
 from slicer.gpu.observer import GpuObserver
 from slicer.kernel import cgroup
 from slicer.model import LEASE_VARIABLE, Gpu, GpuMemory, GpuProcess
+from slicer.placement.settings import Policy
 from tests.unit.gpu.made_up import G0, G1, PLAIN, TOTAL, A, loose, owner
 
 
@@ -266,3 +267,18 @@ def test_root_behind_a_fence_asks_the_broker_and_else_says_what_it_sees(
     watch = GpuObserver(otherwise=nobody)
     watch.open()
     assert (driver.opened, "behind a device fence" in watch.notes[-1]) == (1, True)
+
+
+# U19: by index, UUID or its beginning; the driver's own words win
+@pytest.mark.parametrize(
+    ("words", "out"),
+    [((), ["", ""]), (("1",), ["", "by the configuration"]), ((G0[:-1],), ["by the configuration"] * 2)],
+)
+def test_the_configuration_takes_gpus_out_of_service(
+    monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], out: list[str]
+) -> None:
+    monkeypatch.setattr(gpu, "open_gpus", MadeUpGpus)
+    made = GpuObserver(Policy(out_of_service=words))
+    made.observe()
+    assert [each.out for each in made.devices(()) or ()] == out
+    made.close()

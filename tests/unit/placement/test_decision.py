@@ -595,3 +595,30 @@ def test_the_holder_named_is_the_first_to_finish_else_the_longest() -> None:
     assert first_to_finish((young, old), 6) == old
     assert first_to_finish((), 6) is None
     assert first_to_finish((replace(late, expect_s=1.0), soon), 6) == replace(late, expect_s=1.0)
+
+
+SICK = (device("a", out="it is lost"), device("b"), device("c", out="by the configuration"))
+
+
+# U19: neither as a whole nor in part; nothing is kept there, and a request that only these could serve waits
+def test_a_gpu_out_of_service_gets_no_job() -> None:
+    assert grants([whole("x"), whole("y"), share("z", 10)], SICK) == {"x": "b", "y": None, "z": None}
+    assert grants([share("z", 10)], SICK) == {"z": "b"}
+    assert grants([whole("x", choice="a"), whole("y", gpus=2)], SICK) == {"x": None, "y": None}
+    assert decide([whole("x", gpus=2, arrived_s=OLD_S)], SICK, (), POLICY, NOW_S).reserving == ()
+    assert (is_idle(SICK[0], (), POLICY), headroom(SICK[0], (), POLICY)) == (False, None)
+    assert infeasible(whole("x", gpus=3), SICK) is None
+    assert start_times(Book([made_up.ticket("x", gpus=2)], SICK, (), POLICY, NOW_S)) == {"x": None}
+    assert deadlocked(made_up.ticket("x", gpus=3), [], Book((), SICK, (), POLICY, NOW_S)) == ()
+
+
+# U19: what runs there goes on, and holds what else it has
+def test_who_waits_is_told_of_gpus_out_of_service() -> None:
+    book = Book((), SICK, (lease("h", "b"),), POLICY, NOW_S)
+    both = "GPU 0 is out of service (it is lost), GPU 2 is out of service (by the configuration)"
+    assert (found := book.busy(whole("x"))).why == both
+    assert [each.job for each in found.holders] == ["h"]
+    assert book.busy(whole("x", choice="b")).why == ""
+    assert book.busy(whole("x", choice="c")).why == "GPU 2 is out of service (by the configuration)"
+    assert book.roomiest(whole("x", gpus=2)) == ("a", "b")
+    assert book.roomiest(whole("x")) == ("b",)

@@ -53,7 +53,7 @@ class BrokerGpus:
         seen = self._look()
         return GpuSnapshot(
             tuple(
-                GpuMemory(each.uuid, each.total_mib, each.used_mib)
+                GpuMemory(each.uuid, each.total_mib, each.used_mib, each.fault)
                 for each in seen.now if not only or each.uuid in only
             ),
             tuple(_process(each) for each in seen.uses if not only or each.gpu in only),

@@ -277,6 +277,7 @@ class GpuNow:
     temperature_c: int | None = None
     power_w: int | None = None
     power_limit_w: int | None = None
+    fault: str = ""  # as in GpuMemory
 
 
 @record

@@ -71,8 +71,8 @@ class Decider:
         able = [ticket for ticket in queue if ticket.job not in stopped]
         book = Book(able, devices, leases, policy, now_s, allowance)
         book = book.among_able(lambda found: self._stopped.among(found.queue, found.served, now_s))
-        foreign = any(is_used_by_others(device, policy) for device in devices or ())
-        is_unseen = len(book.queue) < len(queue) or (wants_gpus and (foreign or devices is None))
+        changes = any(each.out or is_used_by_others(each, policy) for each in devices or ())
+        is_unseen = len(book.queue) < len(queue) or (wants_gpus and (changes or devices is None))
         again_s = soonest(AGAIN_S if is_unseen else book.verdict.again_s, self._policy_state.next_end_s())
         return Decided(
             book, allowance, queue, shares, own_priorities, again_s, self._policy_state.names.name_of
@@ -152,7 +152,8 @@ class Decided:
 
     def told(self, ticket: Ticket) -> Busy:
         """Why a ticket waits, as its user may know it."""
-        return replace(views.busy(self.book.busy(ticket), ticket.uid), why=self.why(ticket))
+        found = views.busy(self.book.busy(ticket), ticket.uid)
+        return replace(found, why=self.why(ticket) or found.why)
 
     @cached_property
     def starts_in_s(self) -> dict[str, float | None]:

@@ -162,9 +162,9 @@ Exit codes:
     help="How often to run a job again after CUDA OOM; [retries=N] overrides.",
 )  # fmt: skip
 @click.option(
-    "--retry", metavar="any:N", default="any:0", show_default=True,
+    "--retry", metavar="WHEN:N", default="any:0,gpu:3", show_default=True,
     callback=lambda ctx, param, value: attributes.retry(value),
-    help="How often to run a job again after any failure, with pauses; [retry=any:N] overrides.",
+    help="How often to run a job again, with pauses: after any failure, and after one of its GPU.",
 )  # fmt: skip
 @click.option(
     "--hold-back", metavar="N/DURATION", default="5/1m", show_default=True, callback=parameters.hold_back,

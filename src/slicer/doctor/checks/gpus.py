@@ -114,6 +114,8 @@ def _details(driver: DriverFacts, who: Who) -> Iterator[Finding]:
         yield finding("no-nvidia-ml-py", f"nvidia-ml-py has version {driver.library}", *_binding(driver))
     for gpu in driver.gpus:
         choose = f"nvidia-smi -i {gpu.index}"
+        if gpu.fault:
+            yield finding("gpu-out-of-service", f"GPU {gpu.index} ({gpu.name}): {gpu.fault}", f"{choose} -q")
         if gpu.is_mig:
             yield finding("mig-on", f"GPU {gpu.index} ({gpu.name})", who.root(f"{choose} -mig 0"))
         if gpu.compute_mode in ("exclusive-process", "exclusive-thread", "prohibited"):

@@ -16,7 +16,7 @@ from slicer.config.build import SHARES
 from slicer.errors import UsageError
 from slicer.model import PRIORITY_MAX
 from slicer.moments import coming
-from slicer.queue.model import Attributes, Kind
+from slicer.queue.model import Attributes, Kind, Retry
 from slicer.state.statefile import is_slot_name
 from slicer.text import split_list
 
@@ -198,12 +198,16 @@ def _whole(what: str, least: int, most: int | None = None) -> Callable[[str], in
     return read
 
 
-def retry(value: str) -> int:
-    """As in ``any:2``: how often to run a job again after any failure."""
-    what, _, count = value.strip().partition(":")
-    if what.lower() != "any":
-        raise _cannot_be("retry", value, "as in retry=any:2; retries=2 is for CUDA's out of memory")
-    return _whole("retry=any:", 0)(count)
+def retry(value: str) -> Retry:
+    """As in ``any:2``, ``gpu:0`` or ``any:2,gpu:5``: how often to run a job again."""
+    found = {}
+    for word in _split(value):
+        what, _, count = word.lower().partition(":")
+        if what not in Retry._fields:
+            expected = "as in retry=any:2 or retry=gpu:5; retries=2 is for CUDA's out of memory"
+            raise _cannot_be("retry", value, expected)
+        found[what] = _whole(f"retry={what}:", 0)(count)
+    return Retry(**found)
 
 
 def _slots(value: str) -> tuple[tuple[str, int], ...]:

@@ -13,7 +13,16 @@ from slicer.queue.file.shell import Shell
 from slicer.queue.judge import judging, streaks
 from slicer.queue.judge.judging import Judged
 from slicer.queue.judge.log import last_line, tells_of_oom
-from slicer.queue.model import ENOUGH_LOOKS, Attributes, Entry, JobState, QueueOptions, Status, Streak
+from slicer.queue.model import (
+    ENOUGH_LOOKS,
+    GPU_FAILED,
+    Attributes,
+    Entry,
+    JobState,
+    QueueOptions,
+    Status,
+    Streak,
+)
 from slicer.queue.state import folding
 from slicer.queue.state.folding import Ending
 from slicer.queue.state.register import Register
@@ -71,16 +80,19 @@ class Conclusions:
         judged = judging.judge(
             attempt, declared_mib=state.vram_mib, peak_mib=peak_mib, looks=_looks(attempt),
             tolerance=options.tolerance, has_oom_text=self._has_oom_text(state, attempt),
-            cancelling=is_cancelled, ooms=state.ooms, retries=retries, fails=state.fails, retry=retry,
+            cancelling=is_cancelled, ooms=state.ooms, retries=retries, fails=state.fails, retry=retry.any,
+            gpu_fails=state.gpu_fails, gpu_retry=retry.gpu,
             background=self._shell.background(state.command)[0],
         )  # fmt: skip
         how = self._ending(attempt, judged, judged.reason or attempt.reason)
+        if judged.reason != GPU_FAILED:  # that says nothing about the command
+            self._count(state, judged.status, attempt.wall_s)
         if not judged.again:
             self._register.do(folding.ended(state.key, state.job, judged.status, **how))
-            self._count(state, judged.status, attempt.wall_s)
             self._events.add("finished", state, **self._log_of(state))
             return False
-        next_mib, most = state.next_vram_mib, state.attempts + retry - state.fails
+        left = retry.gpu - state.gpu_fails if judged.reason == GPU_FAILED else retry.any - state.fails
+        next_mib, most = state.next_vram_mib, state.attempts + left
         if judged.status == "oom":
             next_mib = judging.raised(state.vram_mib, peak_mib, self._largest_mib(), self._margin_mib)
         if judged.pause_s:
@@ -88,7 +100,6 @@ class Conclusions:
         else:
             again, most = folding.oom(state.key, state.job, next_vram_mib=next_mib, **how), retries + 1
         self._register.do(again)
-        self._count(state, judged.status, attempt.wall_s)
         self._events.add(
             "retry", state, status=judged.status, again_in_s=judged.pause_s, declared_mib=state.vram_mib,
             next_mib=next_mib, attempt=state.attempts, attempts=most, **self._log_of(state),

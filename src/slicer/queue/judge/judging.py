@@ -10,7 +10,7 @@ from slicer.outcome.result import result_of
 from slicer.queue.engine.ended_attempt import EndedAttempt
 from slicer.queue.file.shell import Background
 from slicer.queue.judge.streaks import group_of
-from slicer.queue.model import ENOUGH_LOOKS, LEFT, JobState, Status, Verdict
+from slicer.queue.model import ENOUGH_LOOKS, GPU_FAILED, LEFT, JobState, Status, Verdict
 from slicer.record import record
 
 EXIT_CODE_MAX = 255
@@ -46,26 +46,29 @@ def why_interrupted(ended: EndedAttempt) -> str:
 def judge(
     ended: EndedAttempt, *, declared_mib: int | None, peak_mib: tuple[int, ...], looks: int, tolerance: float,
     has_oom_text: bool, cancelling: bool, ooms: int, retries: int, fails: int = 0, retry: int = 0,
-    background: Background = "",
+    gpu_fails: int = 0, gpu_retry: int = 0, background: Background = "",
 ) -> Judged:  # fmt: skip
     """Judge an attempt.
 
     ``peak_mib`` has one figure per GPU, () unknown, from ``looks`` looks. ``tolerance`` is a fraction.
     ``ooms`` counts the earlier attempts that ended with CUDA's "out of memory". If it is below ``retries``,
     the job runs again after another one, and so with ``fails`` and ``retry`` after any failure, unless
-    somebody stopped it. ``background``: what the line leaves there.
+    somebody stopped it, or with ``gpu_fails`` and ``gpu_retry`` after one of its GPU. ``background``: what
+    the line leaves there.
     """
     status, exit_code = _status(ended, has_oom_text, cancelling)
-    reason, leftovers = "", 0
+    reason, leftovers, most = "", 0, retry
     if status == "ok" and background != "beside":
         leftovers = ended.leftovers
         if has_left_work(ended, background):
             status, exit_code, reason = "failed", 1, LEFT
+    if ended.ended_by == "gpu" and status in ("failed", "timeout", "oom"):
+        status, reason, fails, most = "failed", GPU_FAILED, gpu_fails, gpu_retry
     verdict = _verdict(declared_mib, peak_mib, tolerance)
     if verdict == "over-declared" and (status != "ok" or looks < ENOUGH_LOOKS):
         verdict = "unknown"  # it may have ended early, or used more between two looks
     again, pause_s = status == "oom" and ooms < retries, 0.0
-    if not again and status in ("failed", "timeout", "oom") and ended.reason != "stopped" and fails < retry:
+    if not again and status in ("failed", "timeout", "oom") and ended.reason != "stopped" and fails < most:
         again, pause_s = True, min(PAUSE_MOST_S, _PAUSE_S * 2.0 ** min(fails, 10))
     return Judged(status, verdict, exit_code, again, pause_s, reason, leftovers)
 

@@ -25,7 +25,7 @@ from slicer.columns import (
 )
 from slicer.kernel.signals import signal_name
 from slicer.quantity import format_cpus, format_duration, format_estimate, format_mib, short_mib
-from slicer.queue.model import LEFT, Board, BoardState, GpuRow, JobRow
+from slicer.queue.model import GPU_FAILED, LEFT, Board, BoardState, GpuRow, JobRow
 from slicer.queue.show import words
 from slicer.text import clock, one_line, without_middle
 
@@ -202,8 +202,8 @@ def _result(row: JobRow) -> str:
         return f"{row.status}, left {row.leftovers}" if row.leftovers else row.status
     if row.reason == LEFT:
         return f"left {row.leftovers}"
-    if row.reason == "oom-kill":
-        return "host OOM"
+    if row.reason in ("oom-kill", GPU_FAILED):
+        return "host OOM" if row.reason == "oom-kill" else "GPU failed"
     return signal_name(row.exit_code - 128) if row.reason == "signal" else f"exit {row.exit_code}"
 
 

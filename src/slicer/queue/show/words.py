@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from slicer.kernel.signals import signal_name
 from slicer.quantity import format_duration, short_mib
 from slicer.queue.file.suggestion import enough_mib, vram_attribute
-from slicer.queue.model import ENOUGH_LOOKS, LEFT, JobRow, Status
+from slicer.queue.model import ENOUGH_LOOKS, GPU_FAILED, LEFT, JobRow, Status
 from slicer.text import counted, one_line, without_middle
 
 _COMMAND = 120  # characters of a command in a line
@@ -96,6 +96,8 @@ def ended(row: JobRow) -> str:
             return "failed: the kernel ended it, out of host memory"
         if row.reason == "stopped":
             return f"stopped (exit code {row.exit_code})"
+        if row.reason == GPU_FAILED:
+            return f"failed with exit code {row.exit_code}: its GPU failed, not the job"
         if row.reason == LEFT:
             return f"failed: its command ended, and {left(row)}"
         return f"failed with exit code {row.exit_code}"

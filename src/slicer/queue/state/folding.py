@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypedDict, Unpack, get_args
 from slicer.queue.model import (
     DONE_SHOWN,
     FINAL,
+    GPU_FAILED,
     STATE_DEFAULTS,
     STATE_FIELDS,
     JobState,
@@ -195,6 +196,13 @@ def apply_streak(streaks: dict[str, Streak], record: Record) -> None:
         streaks.pop(group, None)
 
 
+def _one_more(state: JobState, values: _Values) -> _Values:
+    """The failure counts as one of the GPU, or of the job."""
+    if values["reason"] == GPU_FAILED:
+        return {"gpu_fails": state.gpu_fails + 1}
+    return {"fails": state.fails + 1}
+
+
 def _listed(how: Ending) -> Record:
     return {**how, "vram_peak_mib": list(how["vram_peak_mib"])}
 
@@ -276,7 +284,7 @@ _RULES = {
     ),
     "again": _Rule(
         ("job", "again_at", "next_vram_mib", *_HOW),
-        lambda state, values: values | {"status": "pending", "fails": state.fails + 1},
+        lambda state, values: values | {"status": "pending", **_one_more(state, values)},
         of_attempt=True,
     ),
     "unbegun": _Rule(
@@ -293,7 +301,7 @@ _RULES = {
     "reconsidered": _Rule(
         (),
         lambda state, values: (
-            _AGAIN | {"reason": "", "exit_code": 0, "ooms": 0, "fails": 0, "again_at": 0.0}
+            _AGAIN | {"reason": "", "exit_code": 0, "ooms": 0, "fails": 0, "gpu_fails": 0, "again_at": 0.0}
             if (state.is_final and state.status != "ok") or (state.status == "pending" and state.again_at)
             else _NOTHING
         ),

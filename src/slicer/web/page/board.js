@@ -102,12 +102,13 @@ function memory(gpu) {
 function gpuRow(gpu) {
   const foreign = gpu.foreign.map((each) =>
     el("span", { class: "mark" }, `no job: ${each.user || "another user"} ${size(each.used_mib)}`));
+  const out = gpu.out_of_service ? [el("span", { class: "mark" }, `out of service: ${gpu.out_of_service}`)] : [];
   const sensors = [gpu.temperature_c == null ? "" : `${gpu.temperature_c} °C`, gpu.power_w == null ? "" : `${gpu.power_w} W`];
   return [
     th(el("span", {}, gpu.index, el("span", { class: "faint wide" }, ` ${gpu.name}`))),
     td(memory(gpu)), td((gpu.utilisation ?? "-") + (gpu.utilisation == null ? "" : "%")),
     td(sensors.filter(Boolean).join(", ") || "-", { class: "wide" }),
-    td(gpu.holders.length || foreign.length ? list([...gpu.holders.map(holder), ...foreign]) : "free"),
+    td(list([...out, ...gpu.holders.map(holder), ...foreign]) || "free"),
   ];
 }
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slicer.queue.file.jobs_file import JobsFileError, load, parse, read
-from slicer.queue.model import Attributes, Entry, Kind
+from slicer.queue.model import Attributes, Entry, Kind, Retry
 
 
 def one(text: str) -> Entry:
@@ -263,12 +263,13 @@ def test_a_backslash_that_escapes_something_else_is_the_commands() -> None:  # W
 
 # U8: and a word that would do nothing is refused
 def test_a_line_says_how_often_it_runs_again_after_any_failure() -> None:
-    assert [one(f"[{said}] x").attributes.retry for said in ("retry=any:2", "RETRY=Any:0", "vram=1G")] == [
-        2, 0, None,
+    lines = ("retry=any:2", "RETRY=Any:0", "retry=gpu:0", "retry=gpu:5,any:1", "vram=1G")
+    assert [one(f"[{said}] x").attributes.retry for said in lines] == [
+        Retry(2, 3), Retry(0, 3), Retry(0, 0), Retry(1, 5), None,
     ]  # fmt: skip
     both = one("[retries=1 retry=any:2] x").attributes
-    assert (both.retries, both.retry) == (1, 2)
-    for wrong in ("2", "any", "any:", "any:-1", "any:x", "gpu:3", "any:1,gpu:2"):
+    assert (both.retries, both.retry) == (1, Retry(2))
+    for wrong in ("2", "any", "any:", "any:-1", "any:x", "oom:3", "any:1,gpu"):
         error = refused(f"[name=a retry={wrong}] x")
         assert error.column == 9
         assert "retry" in error.message

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from slicer.queue.engine.ended_attempt import EndedAttempt
 from slicer.queue.file.shell import Background
 from slicer.queue.judge.judging import Judged, exit_code_of, judge, measured, raised
-from slicer.queue.model import JobState, Status
+from slicer.queue.model import GPU_FAILED, JobState, Status
 from slicer.record import replace
 
 GIB = 1024
@@ -128,6 +128,21 @@ def test_any_failure_is_retried_where_asked_after_pauses_that_double(  # U8, U19
     many = judged(reason, exit_code, fails=500, **(more | {"retry": 501}))
     assert (many.again, many.pause_s) == (True, 960.0)
 
+
+# U19: for nothing: it uses up no retry, and says nothing about the job
+@pytest.mark.parametrize(
+    ("reason", "exit_code", "has_oom_text"),
+    [("exited", 1, False), ("exited", 1, True), ("timeout", 124, False)],
+)
+def test_a_job_whose_gpu_failed_runs_again(reason: str, exit_code: int, has_oom_text: bool) -> None:
+    def found_after(gpu_fails: int) -> Judged:
+        ended = EndedAttempt("", "", "ended", reason, exit_code, ended_by="gpu")
+        more = {"has_oom_text": has_oom_text, "fails": 9, "gpu_fails": gpu_fails, "gpu_retry": 3}
+        return judge(ended, **(KNOWN | more))
+
+    found = [found_after(fails) for fails in (0, 2, 3)]
+    assert [(one.again, one.pause_s) for one in found] == [(True, 30.0), (True, 120.0), (False, 0.0)]
+    assert {(one.status, one.exit_code, one.reason) for one in found} == {("failed", exit_code, GPU_FAILED)}
 
 def test_what_somebody_ended_or_what_ended_well_is_not_retried() -> None:  # U8, U15
     assert not judged("stopped", 143, retry=9).again  # by systemctl: it has failed, as somebody wished
