@@ -36,6 +36,7 @@ SETTINGS: dict[str, Row] = {
     "gpu.out_of_service": ("gpus", ()),
     "gpu.spike_buffer": ("fraction", 0.1),
     "waiting.reserve_after": ("auto-time", None),
+    "waiting.pressure": ("text", "off"),
     "waiting.order": (("auto", "arrival"), "auto"),
     "logs.max_size": ("some-gpu-memory", 256),
     "logs.keep": ("wait", 30 * 86_400.0),

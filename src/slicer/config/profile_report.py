@@ -154,6 +154,7 @@ _COMMENTS = {
     "gpu.margin": "kept free in addition to a job's vram",
     "gpu.spike_buffer": "what other programs may use beyond their peak",
     "waiting.reserve_after": "a job passed over for longer gets a reservation in its turn",
+    "waiting.pressure": "nothing begins while some task stalls for more than that part of that time",
     "waiting.order": '"arrival": first come, first served, however long the jobs are',
     "logs.max_size": "of a detached job's log; the beginning goes first",
     "logs.keep": "how long logs of ended detached jobs stay",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from slicer.config.values import Entry
     from slicer.model import Notify
+    from slicer.placement.pressure import StallLimit
 
 _GPU_PROFILE = "gpu"
 
@@ -336,6 +337,7 @@ def _config(
             reserve_after_s=found["waiting.reserve_after"],
             out_of_service=found["gpu.out_of_service"],
             by_arrival=found["waiting.order"] == "arrival",
+            pressure=_pressure(settings) if found["waiting.pressure"] != "off" else None,
         ),
         log_mib=found["logs.max_size"],
         log_keep_s=found["logs.keep"],
@@ -343,6 +345,18 @@ def _config(
         history_keep_s=found["history.keep"],
         notify=_notify(found),
     )
+
+
+def _pressure(settings: Mapping[str, Entry]) -> StallLimit | None:
+    from slicer.placement.pressure import parsed
+
+    entry = settings["waiting.pressure"]
+    try:
+        return parsed(entry[0])
+    except ValueError as error:
+        message = f'expected a text such as "memory 20% 10s", not {entry[0]!r:.40}'
+        hint = "memory, io or cpu; a percentage; 10s, 1m or 5m"
+        raise values.refuse(entry, "pressure", message, hint) from error
 
 
 def _slots(settings: dict[str, Entry], layers: tuple[Layer, ...], machine: Host) -> dict[str, int]:

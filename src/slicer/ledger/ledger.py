@@ -15,7 +15,8 @@ import os
 
 from slicer import faults
 from slicer.errors import BrokerError, DeadlockError, StateError
-from slicer.kernel.proc import now_s
+from slicer.kernel import on_host
+from slicer.kernel.proc import now_s, text_of
 from slicer.ledger import entries, tickets
 from slicer.ledger.files import LedgerFiles
 from slicer.ledger.held_lease import HeldLease
@@ -149,9 +150,10 @@ class Ledger(LedgerFiles):
 
     def _policy(self, queue: tuple[Request, ...], observer: GpuObserver) -> Policy:
         """The same for all that decide, apart from their configurations."""
+        policy = measured(observer.policy)
         if not any(request.gpus for request in queue):
-            return observer.policy
-        return replace(observer.policy, mean_job_s=self.lengths().mean_s)
+            return policy
+        return replace(policy, mean_job_s=self.lengths().mean_s)
 
     def _grant_now(self, request: Request, draft: Lease, observer: GpuObserver) -> HeldLease | Book:
         """The lease, or the decision that it is not granted."""
@@ -236,6 +238,15 @@ class Ledger(LedgerFiles):
         return tuple(queue)
 
 
+def measured(policy: Policy) -> Policy:
+    """The policy, with how the machine stalls now."""
+    if policy.pressure is None:
+        return policy
+    from slicer.placement.pressure import stall
+
+    return replace(policy, stall=stall(policy.pressure, text_of(on_host(policy.pressure.path))))
+
+
 def lease_of(
     request: Request, draft: Lease, gpus: tuple[str, ...], observer: GpuObserver, *, forced: bool = False
 ) -> Lease:
@@ -265,4 +276,5 @@ def decide_alone(request: Request, observer: GpuObserver) -> Book:
     """As :meth:`Ledger.decide`, if there is no ledger yet."""
     from slicer.placement.decision import Book
 
-    return Book((request,), _feasible_devices(request, (), observer), (), observer.policy, now_s())
+    devices = _feasible_devices(request, (), observer)
+    return Book((request,), devices, (), measured(observer.policy), now_s())

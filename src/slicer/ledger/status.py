@@ -10,7 +10,7 @@ from slicer.gpu.attribution import attribute, is_foreign
 from slicer.gpu.observer import GpuObserver
 from slicer.kernel.proc import now_s
 from slicer.ledger.halted import Halted, awaits_turn, halted
-from slicer.ledger.ledger import Ledger, Snapshot
+from slicer.ledger.ledger import Ledger, Snapshot, measured
 from slicer.ledger.lock import EAGER_PAUSE_S
 from slicer.ledger.plain_lock import PlainLock
 from slicer.model import CPU, GpuLoad
@@ -190,7 +190,7 @@ class StatusReader:
         """
         self._warn = warn
         config = _config(self._environ, warn)
-        policy = self._observer.policy = config.policy if config else Policy()
+        policy = self._observer.policy = measured(config.policy if config else Policy())
         no_gpus = self._look_at_gpus()  # the driver is slow: before the ledger's lock
         others = self._hear_of_others()
         there = Snapshot(others.leases, others.tickets) if others else Snapshot((), ())

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
 # While GPUs are kept, the expected ends of leases decide who may use them, and these move with time.
 _AGAIN_S = 30.0
+_STALLED_AGAIN_S = 2.0  # the kernel's averages change that often
 
 
 @record
@@ -94,7 +95,10 @@ def decide(
     """
     capacity = Capacity(devices, leases, policy, now_s, limits_of(queue))
     balance = None if allowance is None else allowance.balance(leases, devices)
-    return go_through(queue, capacity, balance)
+    if not policy.stall:
+        return go_through(queue, capacity, balance)
+    found = go_through([each for each in queue if not _is_held_up(each, policy)], capacity, balance)
+    return replace(found, again_s=_STALLED_AGAIN_S)
 
 
 def go_through(
@@ -203,6 +207,10 @@ class Book:
         if capped is not None:
             return replace(capped, ahead=ahead)
         kind = matter, *shape_of(request)  # those that ask for the same share an answer
+        if _is_held_up(request, self.policy):
+            slot = "" if request.gpus else min(request.slots)
+            found = _busy_slot(slot, (), "") if slot else Busy("gpu", (), 0, (), "")
+            return replace(found, ahead=ahead, why=self.policy.stall)
         if kind not in self._known:
             self._known[kind] = self._explain(request, self.queue[:matter])
         return replace(self._known[kind], ahead=ahead)
@@ -264,6 +272,11 @@ def out_of_service(devices: Iterable[Device], request: Request) -> str:
         for number, device in enumerate(devices)
         if device.out and is_eligible(request, device.uuid)
     )
+
+
+def _is_held_up(request: Request, policy: Policy) -> bool:
+    """Whether it waits until the machine stalls less. The jobs around one wait for it, so it does not."""
+    return bool(policy.stall) and not request.is_nothing and not getattr(request, "inside", ())
 
 
 def _wants(request: Request) -> tuple[str, ...]:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from slicer.record import record
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slicer.placement.pressure import StallLimit
+
 NEVER = float("inf")
 
 
@@ -18,3 +22,5 @@ class Policy:
     mean_job_s: float | None = None  # the mean length of the machine's jobs; None: unknown
     out_of_service: tuple[str, ...] = ()  # GPUs that get no jobs: UUIDs, their beginnings, or indices
     by_arrival: bool = False  # requests of one priority go by arrival, however long their jobs are
+    pressure: StallLimit | None = None  # beyond it nothing that takes GPUs or slots begins
+    stall: str = ""  # that it is beyond it now, in words

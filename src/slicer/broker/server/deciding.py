@@ -19,6 +19,7 @@ from slicer.errors import GpuError
 from slicer.gpu.observer import GpuObserver
 from slicer.kernel import proc
 from slicer.kernel.sleep import soonest
+from slicer.ledger.ledger import measured
 from slicer.model import Busy, Gpu, Lease, Ticket
 from slicer.placement import decision, forecast
 from slicer.placement.decision import Book
@@ -49,7 +50,7 @@ class Decider:
         Without ``is_fresh`` the last snapshot of the GPUs suffices. ``sees_gpus``: look at the GPUs even if
         nobody waits for any.
         """
-        self.observer.policy = self._policy_state.placement
+        self.observer.policy = measured(self._policy_state.placement)
         now_s, leases = proc.now_s(), self._leases.listed
         present = [each for each in self._leases.waiters.values() if each.connection is not None]
         tickets = [*(each.ticket for each in present), *((extra,) if extra else ())]
