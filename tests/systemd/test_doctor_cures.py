@@ -57,7 +57,7 @@ UNTRIED = {
     "it takes a GPU, or NVIDIA's driver": {
         "driver-hangs", "driver-unusable", "no-nvidia-ml-py", "no-uvm-node", "node-missing", "node-forbidden",
         "mps-beside-share", "mig-on", "exclusive-compute", "dmem-not-enabled", "gpus-not-fenced",
-        "foreign-process", "server-outside",
+        "foreign-process", "server-outside", "gpu-out-of-service",
     },
     "it takes another machine, kernel or container": {
         "no-systemd", "no-cgroup2", "io-controller-missing", "io-weight-not-heeded", "oomd-absent",

@@ -242,6 +242,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         on_devices(nodes=(DeviceNode("/dev/nvidia0", True, False, "video"),)),
         on_devices(nodes=(DeviceNode("/dev/nvidia0", True, False, "root"),)),
     ),
+    "gpu-out-of-service": (on_gpu(fault="the driver asks for a reset"),),
     "mig-on": (on_gpu(is_mig=True),),
     "exclusive-compute": tuple(
         on_gpu(compute_mode=mode) for mode in ("exclusive-process", "exclusive-thread", "prohibited")
