@@ -71,7 +71,7 @@ def test_a_line_that_has_not_begun_is_shown_waited_for_and_followed(queues: Queu
     assert (c["job"], c["state"], c["why"], c["directory"]) == (None, "waiting", "after b", None)
     assert c["queue"] == {
         "file": str(queues.file), "line": "jobs.txt#3", "log_dir": str(queues.logs), "pid": queue.pid,
-        "status": "pending", "attempts": 0,
+        "status": "pending", "attempts": 0, "ended": [],
     }  # fmt: skip
     text = call(queues, "show", "jobs.txt#3").stdout
     assert "why      after b\n" in text
