@@ -40,7 +40,7 @@ for them keeps its reservation, and the next one has its turn all the same.
 
 from __future__ import annotations
 
-from slicer.model import CPU, Busy, Lease, Request
+from slicer.model import CPU, Busy, Lease, Request, Ticket
 from slicer.placement.capacity import Capacity, eligible, is_eligible, limits_of, shape_of, too_many
 from slicer.placement.devices import Device, headroom, is_used_by_others
 from slicer.placement.settings import NEVER, Policy
@@ -276,7 +276,8 @@ def out_of_service(devices: Iterable[Device], request: Request) -> str:
 
 def _is_held_up(request: Request, policy: Policy) -> bool:
     """Whether it waits until the machine stalls less. The jobs around one wait for it, so it does not."""
-    return bool(policy.stall) and not request.is_nothing and not getattr(request, "inside", ())
+    is_inside = isinstance(request, Ticket) and request.inside
+    return bool(policy.stall) and not request.is_nothing and not is_inside
 
 
 def _wants(request: Request) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from slicer.quantity import parse_percent
 from slicer.record import record
 
 RESOURCES = ("memory", "io", "cpu")
@@ -26,8 +27,8 @@ def parsed(text: str) -> StallLimit | None:
     if text == "off":
         return None
     resource, percent, window = text.split()
-    least = float(percent.removesuffix("%"))
-    if resource not in RESOURCES or window not in _WINDOWS or percent[-1:] != "%" or not 0 < least < 100:
+    least = parse_percent(percent) / 100
+    if resource not in RESOURCES or window not in _WINDOWS or not 0 < least < 100:
         raise ValueError(text)
     return StallLimit(resource, least, window)
 
