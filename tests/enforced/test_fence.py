@@ -6,6 +6,7 @@ import pytest
 
 from tests.fake_nvml import FakeNvml
 from tests.systemd.helpers import systemctl
+from tests.systemd.helpers.containers import IMAGE, RUN, make_image, remove_all
 from tests.systemd.helpers.jobs import Done, Slicer, configured
 from tests.systemd.helpers.nodes import EVERYTHING, make_node, remove_node
 
@@ -140,3 +141,14 @@ def test_where_there_can_be_none_it_is_said_and_not_claimed(
     assert (done.code, done.stdout) == (125, ""), done
     assert "the device fence is required" in done.stderr
     assert slicer.run("-q", "-p", "strict", "--", "sh", "-c", look, env=config).stdout == "open:\n"
+
+
+def test_a_container_opens_the_jobs_gpus_and_no_others(slicer: Slicer, eight: FakeNvml) -> None:  # X1, U5
+    def opened(node: str) -> str:
+        container = (*RUN, f"--device={node}", IMAGE, "cat", node)
+        return slicer.run("-q", "--gpu", "1", "--", *container, env=eight.env).stderr
+
+    make_image()
+    assert "No such device or address" in opened("/dev/nvidia6")  # it has no driver
+    assert "not permitted" in opened("/dev/nvidia0")
+    remove_all()

@@ -14,6 +14,7 @@ from slicer.model import Outcome
 from slicer.outcome import samples
 from tests.machines.settings import ci
 from tests.systemd.helpers import systemctl
+from tests.systemd.helpers.containers import IMAGE, RUN, make_image, podman, remove_all
 from tests.systemd.helpers.jobs import SYSTEM_HISTORY, Done, Slicer
 
 pytest_plugins = ["tests.systemd.helpers.fixtures"]
@@ -217,3 +218,15 @@ def test_a_closed_device_policy_denies(slicer: Slicer) -> None:  # X1
     assert "DevicePolicy" in outcome.enforced
     allowed = ("--set", "DevicePolicy=closed", "--set", "DeviceAllow=/dev/fuse r")
     assert run(slicer, "-q", *allowed, "--", *probe)[0].stdout == "open\n"
+
+
+def test_a_container_has_the_jobs_memory(slicer: Slicer) -> None:  # K3, U5
+    make_image()
+    limits = ("--set", "MemoryMax=300M", "--set", "MemorySwapMax=0")
+    done = slicer.run(*limits, "--", *RUN, IMAGE, "tail", "/dev/zero")
+    assert done.code == 137, done
+    outcome = slicer.outcome_of(done)
+    assert outcome.reason == "oom-kill"
+    assert 200 * MIB < (outcome.usage.memory_peak_bytes or 0) <= 300 * MIB
+    assert podman("ps", "--all", "--quiet") == ""
+    remove_all()

@@ -20,6 +20,9 @@ mount -t sysfs -o ro,nosuid,nodev,noexec sysfs "$root/sys"
 mount -t cgroup2 -o nosuid,nodev,noexec cgroup2 "$root/sys/fs/cgroup"
 mount -t tmpfs -o mode=755,nosuid,nodev run "$root/run"
 mount -t tmpfs -o mode=1777,nosuid,nodev tmp "$root/tmp"
+# A user's container may mount /proc only where all of it is seen somewhere.
+mkdir -m 700 "$root/run/whole-proc"
+mount -t proc -o nosuid,nodev,noexec proc "$root/run/whole-proc"
 
 dev=$root/dev
 mount -t tmpfs -o mode=755,nosuid dev "$dev"

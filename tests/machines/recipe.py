@@ -36,6 +36,8 @@ _DEBIAN = "python3-pystemd python3-psutil python3-click python3-rich python3-set
 _DEBIAN_BUILD = "build-essential debhelper dh-python pybuild-plugin-pyproject"
 # What `slicer route` measures media with, 200 MB of libraries: one suite is enough.
 _MEDIA = "ffmpeg"
+# Containers, and what is in them. (Debian 12's podman is older than what slicer needs of it.)
+_PODMAN = "podman crun uidmap catatonit busybox-static"
 # A cluster of one machine, for `slicer queue --engine slurm`: tests start it (tests/slurm_box.py).
 _SLURM = "slurm-wlm munge"
 _QEMU = "linux-image-cloud-amd64 initramfs-tools zstd"
@@ -76,7 +78,7 @@ class Suite:
 SUITES = {
     suite.name: suite
     for suite in (
-        Suite("trixie", systemd=257, python="3.13", packages=(_MEDIA,)),
+        Suite("trixie", systemd=257, python="3.13", packages=(_MEDIA, *_PODMAN.split())),
         Suite("bookworm", systemd=252, python="3.11"),
     )
 }

@@ -49,6 +49,10 @@ def test_a_command_that_takes_its_work_elsewhere_is_warned_of(box: Box) -> None:
     warned = box.run("--gpus", "1", "--", str(docker), "run", "image")
     assert "docker runs the command outside of this job" in warned.stderr
     assert "outside" not in box.run("--", str(docker), "run", "image").stderr  # it holds no GPU
+    podman = docker.rename(box.root / "podman")
+    plain = box.run("--", str(podman), "run", "image")
+    assert "podman's containers leave this job, its GPUs and its limits: it has no scope" in plain.stderr
+    assert "leave" not in box.run("--no-container", "--", str(podman), "run", "image").stderr
     box.assert_clean()
 
 

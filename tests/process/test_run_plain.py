@@ -218,6 +218,30 @@ def test_a_family_of_orphans_is_ended_to_the_last(box: Box) -> None:
     box.assert_clean()
 
 
+# podman learns of a container's end from conmon, which lives on for a moment.
+@pytest.mark.parametrize(
+    ("name", "lives_s", "leftovers"), [("conmon", 1, 0), ("conmon", 60, 1), ("sh", 60, 1)]
+)
+def test_what_watched_a_container_may_end_by_itself(
+    box: Box, name: str, lives_s: int, leftovers: int
+) -> None:  # U5
+    code = f"""
+    import os, time
+    ready, told = os.pipe()
+    if os.fork():
+        os.read(ready, 1)
+        os._exit(5)
+    with open("/proc/self/comm", "w") as comm:
+        comm.write({name!r})
+    os.write(told, b"x")
+    time.sleep({lives_s})
+    """
+    done = box.run("--", *python(code))
+    assert done.returncode == 5
+    assert box.outcomes()[0].leftovers == leftovers
+    box.assert_clean()
+
+
 def test_with_linger_they_are_waited_for(box: Box, gate: Gate) -> None:
     script = f'(read x <"{gate.path}"; sleep 1; echo "start left $$" >>"$LOG") & exit 4'
     process = box.start("-q", "--linger", "--", "sh", "-c", script)

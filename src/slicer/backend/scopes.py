@@ -21,15 +21,19 @@ _IO_WEIGHTS = frozenset({"IOWeight", "IODeviceWeight"})
 _NO_DISKS = ("loop", "ram", "zram")  # a dozen of each in many machines, and never weighted
 _OOMD = "/system.slice/systemd-oomd.service"
 _OF_A_STOP = ("KillSignal", "KillMode", "SendSIGHUP")  # how the processes are asked
+_PODMANS = ("podman-pause-", "rootless-netns-")
 _USERS = "/user@"  # in the path of a user manager's units
 
 
 def is_of_another(there: str, own: str) -> bool:
-    """Whether a process in the cgroup ``there`` belongs to another job, started in the job in ``own``. Pure.
+    """Whether a process in the cgroup ``there``, started in the job in ``own``, is none of that job's. Pure.
 
-    A user's manager names scopes as the user wants. So its names prove nothing if jobs are the system's.
+    It belongs to another job, or serves all containers of its user: podman moves such a process into a scope
+    of its own, to outlive whoever needs it first. A user's manager names scopes as the user wants. So its
+    names prove nothing if jobs are the system's.
     """
-    return any(map(is_job_scope, there.split("/"))) and (_USERS in own or _USERS not in there)
+    is_named = any(is_job_scope(part) or part.startswith(_PODMANS) for part in there.split("/"))
+    return is_named and (_USERS in own or _USERS not in there)
 
 
 def acting(

@@ -13,7 +13,7 @@ from slicer.config import profiles
 from slicer.config.profile_report import NEEDS, Setting, settings
 from slicer.errors import BrokerError, GpuError, InfeasibleError, NoGpu
 from slicer.gpu.observer import GpuObserver
-from slicer.job import fencing, granting, scope
+from slicer.job import fencing, granting, podman, program, scope
 from slicer.job import plan as plans
 from slicer.job.plan import Invocation, Plan
 from slicer.job.words import describe_busy, describe_resources, length_words
@@ -26,6 +26,7 @@ from slicer.model import Busy, Gpu, ScopeSpec
 from slicer.quantity import format_duration
 from slicer.record import record
 from slicer.share.details import wants
+from slicer.state import statedir
 from slicer.text import command_text
 
 _ID = "<id>"  # of the job that is not created
@@ -148,6 +149,7 @@ def _overview(
     ]
     if plan.broker or plans.may_be_fenced(plan) or profile.fence == "off":
         rows.append(("fence", fencing.described(plan, backend)))
+    rows += [("podman", line) for line in _podman(plan, backend, forecast.gpus)]
     if profile.share != "off":
         rows.append(("sharing", _sharing(plan)))
     if backend.notice:
@@ -167,6 +169,18 @@ def _sharing(plan: Plan) -> str:
     may_ask = order.limit_mib and not plans.why_not_driver(plan)
     asked = ", and the driver would enforce the cap, too" if may_ask else ""
     return f"{wants(order.wants, order.limit_mib)}{mode}, by {order.library} in {plan.program}{asked}"
+
+
+def _podman(plan: Plan, backend: Backend, gpus: tuple[str, ...]) -> tuple[str, ...]:
+    """The variable that the job would have for podman, and the lines of its file; or why there is none."""
+    made, keeps = plans.environment(plan, gpus, _ID), plans.keeps_containers(plan, backend)
+    if keeps is None or not program.runs_podman(plan.program, made):
+        return ()
+    if why := podman.why_not(made) if keeps else "--no-container":
+        return (f"containers leave the job: {why}",)
+    text = podman.settings(made.get("CUDA_VISIBLE_DEVICES", ""), has_numbers=plan.profile.gpu_ids == "index")
+    path = podman.path_of(statedir.where(plan.environ, os.geteuid()), text)
+    return (f"{program.PODMAN_VARIABLE}={path}", *text.splitlines()[1:])
 
 
 def _is_wanted(setting: Setting) -> bool:

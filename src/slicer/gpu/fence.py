@@ -40,18 +40,18 @@ def properties(
     ``minors``: the N of /dev/nvidiaN of the lease's GPUs; empty: no GPU at all. ``caps``: the nodes of their
     MIG instances (:func:`slicer.gpu.device_nodes.caps_of`). ``extra``: more of NVIDIA's nodes, or groups
     ("/dev/nvidia-modeset", "char-nvidia-caps-imex-channels"); systemd ignores nodes that do not exist. They
-    come from the administrator, because a GPU's node is as good as a lease on it.
+    come from the administrator, because a GPU's node is as good as a lease on it. Each node may be made, too
+    ("m"): a container's runtime makes its own.
     """
-    allowed = [(pattern, "rwm") for pattern in _all_but(_GROUPS)]
+    nodes = list(_all_but(_GROUPS))
     if minors:
-        allowed += [(f"/dev/char/{MAJOR}:{minor}", "rw") for minor in sorted({*minors, CONTROL})]
-        allowed.append((f"char-{_UVM}", "rw"))
-        allowed += [(node, "rw") for node in sorted(set(caps))]
-    allowed += [(node, "rw") for node in sorted(set(extra))]
+        nodes += [f"/dev/char/{MAJOR}:{minor}" for minor in sorted({*minors, CONTROL})]
+        nodes += [f"char-{_UVM}", *sorted(set(caps))]
+    allowed = tuple((node, "rwm") for node in (*nodes, *sorted(set(extra))))
     text = "\n".join(f"{node} {access}" for node, access in allowed)
     # DeviceAllow must come before DevicePolicy. Otherwise all devices are denied for a moment.
     return (
-        Property("DeviceAllow", "DeviceAllow", "a(ss)", tuple(allowed), text),
+        Property("DeviceAllow", "DeviceAllow", "a(ss)", allowed, text),
         Property("DevicePolicy", "DevicePolicy", "s", "strict", "strict"),
     )
 

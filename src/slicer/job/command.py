@@ -15,7 +15,7 @@ from slicer import faults
 from slicer.backend import time_limit_of
 from slicer.job.job_control import JobControl
 from slicer.job.leftovers import living, wait_for_any
-from slicer.job.life import Event, Life, Terms, due_s, step
+from slicer.job.life import Event, Life, Terms, beside_containers, due_s, step
 from slicer.job.program import spawn
 from slicer.job.report import KeeperReport, final_reason
 from slicer.job.stop_rule import StopRule, asked_for, due
@@ -268,7 +268,7 @@ class Command:
     def _ask(self) -> None:
         """Ask those whose turn it is by the rule, each once."""
         since_s = time.monotonic() - (self._life.asked_s or 0.0)
-        parents = {pid: proc.parent(pid) for pid in self._all()}
+        parents = {pid: proc.parent(pid) for pid in self._whom(self._all())}
         signo, whom = due(self._life.rule, since_s, self._pid if self._status is None else 0, parents)
         if signo == signal.SIGKILL:
             self._kill()
@@ -282,6 +282,13 @@ class Command:
     def _all(self) -> list[int]:
         pids = [self._pid] if self._status is None else []
         return pids + [pid for pid in self._others() if pid not in pids]
+
+    def _whom(self, pids: list[int]) -> list[int]:
+        """Those of the processes that may be told to end now."""
+        if self._life.beside_s == 0.0:
+            return pids
+        spared = beside_containers({pid: proc.comm(pid) for pid in pids}, proc.parent)
+        return [pid for pid in pids if pid not in spared or pid == self._pid]
 
     def _kill(self) -> None:
         if self._signal_all(signal.SIGKILL):
@@ -299,7 +306,7 @@ class Command:
 
     def _signal_all(self, signo: int) -> bool:
         """Signal the job's processes; False if there are some, and we may signal none of them."""
-        pids = self._all()
+        pids = self._whom(self._all())
         return any([self._send(pid, signo) for pid in pids]) or not pids
 
     def _send(self, pid: int, signo: int, *, is_stop: bool = False) -> bool:
@@ -343,10 +350,12 @@ class Command:
         """Wait for (linger) or end the command's leftovers; the number of ended processes."""
         ended: set[tuple[int, int]] = set()
         while left := living(self._others):
-            self._step(Event("left"))
+            pids = [pid for pid, _ in left]
+            whom = self._whom(pids)
+            self._step(Event("left", is_beside=not whom))
             if self._life.ends_leftovers(time.monotonic(), self._terms):
-                ended.update(left)
-            self._wait_for_any([pid for pid, _ in left])
+                ended.update(each for each in left if each[0] in whom)
+            self._wait_for_any(pids)
             self._meet_deadlines()
         return len(ended)
 

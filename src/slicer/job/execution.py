@@ -65,7 +65,7 @@ class Execution:
 
                 # No process of slicer stays to remove this file. The next sharing job sweeps it.
                 sharing.prepare(job, held, self._backend.why_no_cap)
-            env = job.variables(held.lease)
+            env = job.variables(held)
             for fd in (*held.descriptors, *held.joined):
                 os.set_inheritable(fd, True)
             become(job.program, job.command, env, self._mask)

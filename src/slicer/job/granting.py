@@ -80,7 +80,7 @@ def prepare_job(
     """
     spec = spec_of(job_id, plan, backend)
     wanted = request_of(job_id, plan, backend, spec, observer)
-    job = job_of(job_id, plan, spec)
+    job = job_of(job_id, plan, spec, backend)
     if not may_be_fenced(plan):
         return job, wanted
     from slicer.job import fencing

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from slicer.errors import StateError
+from slicer.job.program import runs_podman
 from slicer.job.scope import label
 from slicer.model import CPU
 from slicer.quantity import INFINITY
@@ -107,17 +109,30 @@ class Job:
     sharing: ShareOrder | None = None  # how its GPUs are shared; None: the driver's default
     notify: Notify | None = None  # who is notified of which events; None: nobody
     broker: str = ""  # the socket of the broker that granted its lease; "": the user's own ledger did
+    keeps_containers: bool | None = None  # podman's, in its scope; None: as its environment says
     # The rest of its scope's properties, by the GPUs of the lease. None: spec has them all.
     fence: Callable[[tuple[str, ...]], tuple[Property, ...]] | None = None
 
-    def variables(self, lease: Lease) -> dict[str, str]:
+    def variables(self, held: HeldLease) -> dict[str, str]:
         """The command's environment, in the process that starts it, in the job's scope."""
-        made = self.env(lease.gpus)
-        if not (made.get("CUDA_VISIBLE_DEVICES") or "SLICER_GPU_INDICES" in made):
-            return made
-        from slicer.gpu.ordinals import numbered
+        lease, made = held.lease, self.env(held.lease.gpus)
+        shown = made.get("CUDA_VISIBLE_DEVICES", "")
+        if shown or "SLICER_GPU_INDICES" in made:
+            from slicer.gpu.ordinals import numbered
 
-        return numbered(made, self.profile.gpu_ids, dict(zip(lease.gpus, lease.gpu_indices, strict=False)))
+            known = dict(zip(lease.gpus, lease.gpu_indices, strict=False))
+            made = numbered(made, self.profile.gpu_ids, known)
+        if self.keeps_containers is None or not runs_podman(self.program, made):
+            return made
+        from slicer.job import podman
+
+        if not self.keeps_containers:
+            return podman.without(made)
+        try:
+            return podman.added(made, shown, held.directory.path)
+        except StateError as error:
+            tell(self, "error", lease=lease, message=f"podman's containers leave the job: {error}")
+            return made
 
     @property
     def has_share_file(self) -> bool:

@@ -98,7 +98,7 @@ class Keeper:
 
             self._share_file = sharing.keep_file(job, self._held)
         task = Task(
-            program=job.program, command=job.command, env=job.variables(lease),
+            program=job.program, command=job.command, env=job.variables(self._held),
             scope=job.spec.unit if self._backend.name == "systemd" else "", timeout_s=profile.timeout_s,
             stop=rule_of(profile), linger=profile.linger, supervisor=self._supervisor,
             by="slicer queue" if job.queue else "slicer run",

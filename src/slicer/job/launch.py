@@ -24,9 +24,11 @@ from slicer.job.plan import (
     choose_backend,
     environment,
     idle_sharing,
+    keeps_containers,
     may_be_fenced,
     plan_of,
 )
+from slicer.job.program import PODMAN_VARIABLE, runs_podman
 from slicer.job.supervisor import Supervisor
 from slicer.kernel import proc
 from slicer.kernel.signals import block_interrupts, unblock_interrupts
@@ -133,6 +135,7 @@ def _run_planned(
         listener.notice(note)
     _say_no_gpu(plan, ledger.directory, listener)
     _say_no_fence(plan, backend, ledger.directory, listener)
+    _say_containers_leave(plan, backend, ledger.directory, listener)
     runner: Supervisor | Execution
     if plan.invocation.exec:
         from slicer.job.execution import Execution
@@ -298,6 +301,24 @@ def _say_no_fence(plan: Plan, backend: Backend, directory: StateDir, listener: L
         listener.notice(
             f"no device fence: {why}, so a job can open GPUs that it has no lease on (shown once per boot)"
         )
+
+
+def _say_containers_leave(plan: Plan, backend: Backend, directory: StateDir, listener: Listener) -> None:
+    """Say why podman's containers leave the job: each time if that runs podman, else once per boot."""
+    is_podman = plan.program.endswith(("/podman", "/podman-compose"))
+    is_set = PODMAN_VARIABLE in plan.environ or PODMAN_VARIABLE in plan.profile.env
+    keeps, why = keeps_containers(plan, backend), "it has no scope" if is_podman else ""
+    if not (is_podman or is_set) or keeps is False or plan.nested:
+        return
+    if keeps:
+        from slicer.job import podman
+
+        variables = {**plan.environ, **plan.profile.env}
+        program = plan.program if plan.program.endswith("/podman") else ""
+        why = podman.why_not(variables, program) if runs_podman(plan.program, variables) else ""
+    if why and (is_podman or statedir.first_time(directory, "podman-noticed")):
+        once = "" if is_podman else " (shown once per boot)"
+        listener.notice(f"podman's containers leave this job, its GPUs and its limits: {why}{once}")
 
 
 def _journal_error(job_id: str, invocation: Invocation, failure: SlicerError) -> None:

@@ -13,7 +13,7 @@ from slicer.record import record, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Literal
 
     from slicer.job.stop_rule import StopRule
@@ -48,6 +48,12 @@ _SAME_SIGNAL_S = 1.0
 # A command's helpers may need a moment to notice its end: Python's resource tracker, workers with a pipe.
 _BY_THEMSELVES_S = 0.5
 
+# What podman runs beside a container ends by itself, soon after that. If it were ended first, podman would
+# show the container as running for ever.
+_BESIDE = frozenset(("conmon", "fuse-overlayfs", "pasta", "pasta.avx2", "rootlessport", "slirp4netns"))
+_AFTER_CONTAINERS_S = 10.0  # podman's clean-up takes seconds on a loaded machine
+_BEFORE_END_S = 0.2  # of a stop's whole time
+
 _KILL_AGAIN_S = 0.1  # a fork bomb outruns one round, and some processes die slowly
 _BEFORE_SYSTEMD_S = 1.0  # SIGKILL comes this much before systemd's, which also kills us; at most a tenth
 
@@ -71,6 +77,7 @@ class Event:
     by: EndedBy = ""
     reason: Reason = "stopped"
     rule: StopRule | None = None
+    is_beside: bool = False  # of "left": all of them are podman's, beside containers that have ended
 
 
 @record
@@ -87,6 +94,7 @@ class Life:
     asked_s: float | None = None  # when the first was asked to end
     all_s: float | None = None  # when those are asked that were not asked yet
     kill_s: float | None = None
+    beside_s: float | None = None  # until when podman's own are spared, alone; 0: no longer; None: not alone
 
     def is_done(self, terms: Terms) -> bool:
         """Whether the command has ended, and what it left is not waited for."""
@@ -94,6 +102,8 @@ class Life:
 
     def ends_leftovers(self, now_s: float, terms: Terms) -> bool:
         """Whether what an ended command left is to end now."""
+        if self.beside_s is not None and now_s < self.beside_s:
+            return False
         if self.reason is not None:
             return True
         return not terms.linger and now_s >= (self.ended_s or 0.0) + _BY_THEMSELVES_S
@@ -103,7 +113,9 @@ def due_s(life: Life, terms: Terms) -> float | None:
     """When :func:`step` needs the next "time" or "left" event; None: not before another event."""
     at = [each for each in (life.all_s, life.kill_s) if each is not None]
     if life.reason is None and life.ended_s is not None and not terms.linger and life.asked_s is None:
-        at.append(life.ended_s + _BY_THEMSELVES_S)
+        at.append(max(life.ended_s + _BY_THEMSELVES_S, life.beside_s or 0.0))
+    elif life.beside_s:
+        at.append(life.beside_s)
     if life.reason is None and terms.timeout_s is not None and not life.is_done(terms):
         at.append(life.began_s + terms.timeout_s)
     return min(at, default=None)
@@ -122,10 +134,8 @@ def step(life: Life, event: Event, now_s: float, terms: Terms) -> tuple[Life, tu
             return replace(life, reason=event.reason), ("kill",)
         case "ended":
             return replace(life, ended_s=now_s), ()
-        case "left" if life.ends_leftovers(now_s, terms):
-            if life.asked_s is None:
-                life = _begin_ending(life, replace(terms.stop, signo=signal.SIGTERM), now_s, terms)
-            return life, ("ask",)
+        case "left":
+            return _left(life, event, now_s, terms)
         case "killed":
             return replace(life, kill_s=now_s + _KILL_AGAIN_S), ()
         case "spared":
@@ -168,6 +178,21 @@ def _stop(life: Life, event: Event, now_s: float, terms: Terms) -> tuple[Life, t
     return _begin_ending(life, event.rule, now_s, terms), ("ask", *told)
 
 
+def _left(life: Life, event: Event, now_s: float, terms: Terms) -> tuple[Life, tuple[Action, ...]]:
+    """What the command left lives: it is to end, unless it does so by itself."""
+    if event.is_beside and life.beside_s is None:
+        until_s = now_s + _AFTER_CONTAINERS_S
+        is_systemds = life.ended_by in ("systemd", "shutdown") or life.reason == "timeout"
+        if life.asked_s is not None and is_systemds:  # it kills all, and us, when the stop's time is over
+            until_s = min(until_s, life.asked_s + life.rule.total_s - _BEFORE_END_S)
+        life = replace(life, beside_s=until_s)
+    if not life.ends_leftovers(now_s, terms):
+        return life, ()
+    if life.asked_s is None:
+        life = _begin_ending(life, replace(terms.stop, signo=signal.SIGTERM), now_s, terms)
+    return life, ("ask",)
+
+
 def _begin_ending(life: Life, rule: StopRule, now_s: float, terms: Terms) -> Life:
     """The rule's times run from now, unless the job ends sooner anyway."""
     early_s = min(_BEFORE_SYSTEMD_S, rule.total_s / 10) if terms.has_scope else 0.0
@@ -179,6 +204,8 @@ def _begin_ending(life: Life, rule: StopRule, now_s: float, terms: Terms) -> Lif
 
 def _time(life: Life, now_s: float, terms: Terms) -> tuple[Life, tuple[Action, ...]]:
     actions: tuple[Action, ...] = ()
+    if life.beside_s and now_s >= life.beside_s:
+        life = replace(life, beside_s=0.0)
     if life.kill_s is not None and now_s >= life.kill_s:
         actions = ("kill",)
     elif life.all_s is not None and now_s >= life.all_s:
@@ -188,3 +215,15 @@ def _time(life: Life, now_s: float, terms: Terms) -> tuple[Life, tuple[Action, .
         life, more = _stop(life, Event("stop", reason="timeout", rule=terms.stop), now_s, terms)
         actions += more
     return life, actions
+
+
+def beside_containers(names: Mapping[int, str], parent_of: Callable[[int], int]) -> frozenset[int]:
+    """What podman runs beside containers, among the processes with these names, by pid.
+
+    conmon watches a container. When that ends, it runs podman, which takes note and cleans up.
+    """
+    monitors = {pid for pid, name in names.items() if name == "conmon"}
+    return frozenset(
+        pid for pid, name in names.items()
+        if monitors and (name in _BESIDE or ("podman" in name and parent_of(pid) in monitors))
+    )  # fmt: skip

@@ -20,10 +20,6 @@ _CONTAINER = (
     "runs the command outside of this job, without its CUDA_VISIBLE_DEVICES and limits",
     'sh -c \'docker run --gpus "\\"device=$CUDA_VISIBLE_DEVICES\\"" …\' gives it the job\'s GPUs',
 )
-_PODMAN = (
-    _CONTAINER[0],
-    "podman run --cgroups=split --env CUDA_VISIBLE_DEVICES … keeps it in this job",
-)
 _SERVER = (
     "hands the command to a server outside of this job, and the lease may end before it",
     "run slicer inside it",
@@ -42,8 +38,7 @@ _KNOWN = {
     "sudo": _SUDO,
     **dict.fromkeys(("doas", "pkexec", "su"), _ANOTHER_USER),
     **dict.fromkeys(("docker", "nerdctl"), _CONTAINER),
-    "podman": _PODMAN,
-    **dict.fromkeys(("docker-compose", "podman-compose"), _COMPOSE),
+    "docker-compose": _COMPOSE,
     "env": _EMPTIED,
     **dict.fromkeys(("apptainer", "singularity"), _CLEAN),
     **dict.fromkeys(("srun", "sbatch", "salloc"), _SLURM),
@@ -58,7 +53,7 @@ _ONLY_WITH = {
     **dict.fromkeys(("apptainer", "singularity"), frozenset(("-e", "--cleanenv", "-C", "--containall"))),
 }
 _THROUGH = ("nice", "nohup", "setsid", "time")  # they become, or start, the program behind them
-_KEEPS = ("--preserve-env", "-E", "--cgroups=split")
+_KEEPS = ("--preserve-env", "-E")
 
 
 def what_is_lost(command: tuple[str, ...]) -> str:

@@ -53,6 +53,7 @@ class Invocation:
     job: str = ""  # the id to use; "": any
     log: str = ""  # the path of the output file; "" if the output is the terminal, or unchanged
     is_bounded: bool = False  # the log's beginning is freed as configured in [logs]
+    container: bool = True  # podman's containers stay in the job
     # Of a queue's line:
     directory: str = ""  # to run in
     attempt: Attempt | None = None
@@ -275,7 +276,7 @@ def may_be_fenced(plan: Plan) -> bool:
     return plan.profile.fence == "on" or (plan.profile.fence == "auto" and has_nvidia())
 
 
-def job_of(job_id: str, plan: Plan, spec: ScopeSpec) -> Job:
+def job_of(job_id: str, plan: Plan, spec: ScopeSpec, backend: Backend) -> Job:
     from slicer.outcome.history import default_path
 
     invocation = plan.invocation
@@ -290,7 +291,13 @@ def job_of(job_id: str, plan: Plan, spec: ScopeSpec) -> Job:
         broker=plan.broker, ends_with_caller=bool(invocation.program), notify=_notify(plan),
         log=invocation.log, log_mib=plan.config.log_mib if invocation.is_bounded else 0,
         directory=invocation.directory, attempt=invocation.attempt, look_s=invocation.look_s,
+        keeps_containers=keeps_containers(plan, backend),
     )  # fmt: skip
+
+
+def keeps_containers(plan: Plan, backend: Backend) -> bool | None:
+    """Whether podman's containers are to stay in the job's scope. None: it has none of its own."""
+    return (True if backend.name == "systemd" else None) if plan.invocation.container else False
 
 
 def _notify(plan: Plan) -> Notify | None:

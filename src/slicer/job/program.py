@@ -6,6 +6,7 @@ import errno
 import os
 
 from slicer.errors import CannotExecute, CommandNotFound, SlicerError
+from slicer.kernel import on_host
 from slicer.kernel.signals import signal
 from slicer.text import quote, visible
 
@@ -14,7 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import NoReturn
 
+PODMAN_VARIABLE = "CONTAINERS_CONF_OVERRIDE"  # names the file that podman reads last
 _IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)  # by Python, but not by commands
+
 
 def find_program(name: str, environ: Mapping[str, str]) -> str:
     """The path to execute, known before anything is acquired. Raises CommandNotFound or CannotExecute."""
@@ -43,6 +46,17 @@ def _why_not_found(name: str) -> str:
     if " " in name.strip():
         return "that is one word: leave out the quotes, or, for a shell: sh -c 'COMMAND'"
     return "no such file" if "/" in name else "it is not in any directory of PATH"
+
+
+def in_path(name: str, environ: Mapping[str, str]) -> str:
+    """The program of that name for who has these variables; "" if there is none."""
+    paths = (f"{place}/{name}" for place in environ.get("PATH", os.defpath).split(":") if place)
+    return next((path for path in map(on_host, paths) if os.access(path, os.X_OK)), "")
+
+
+def runs_podman(program: str, environ: Mapping[str, str]) -> bool:
+    """Whether a job may start podman: it is the job's program, or installed."""
+    return program.endswith("/podman") or bool(in_path("podman", environ))
 
 
 def become(program: str, command: tuple[str, ...], env: Mapping[str, str], mask: Iterable[int]) -> NoReturn:

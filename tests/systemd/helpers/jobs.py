@@ -114,12 +114,12 @@ class Job:
             raise AssertionError(f"{error}; it said {self.stdout!r} and {self.stderr!r}") from None
 
     def command_pid(self) -> int:
-        """The command: the keeper's child."""
+        """The command: the keeper's first child. (It adopts what the command leaves.)"""
         keeper = self.lease().keeper
 
         def find() -> int | None:
             inside = processes.in_cgroup(self.lease().cgroup)
-            return next((pid for pid in inside if pid != keeper and processes.parent(pid) == keeper), None)
+            return min((pid for pid in inside if processes.parent(pid) == keeper), default=None)
 
         return until(find, "a command under the keeper")
 

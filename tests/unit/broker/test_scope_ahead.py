@@ -18,7 +18,7 @@ from slicer.gpu import fence
 from slicer.kernel import cgroup, proc
 from tests.unit.broker.within import Caller, Within, acquire, within
 
-OPENED = ("/dev/char/195:0", "rw")  # the first GPU's node
+OPENED = ("/dev/char/195:0", "rwm")  # the first GPU's node
 
 
 class Systemd:

@@ -45,3 +45,14 @@ def test_when_a_job_would_begin_is_checked_and_shown(cli: Cli) -> None:  # U1
         done = cli.run(*PLAIN, *wrong, "--", "true", code=2)
         assert done.stdout == ""
         assert wrong[0] in done.stderr
+
+
+def test_that_containers_leave_the_job_is_shown_where_there_is_podman(cli: Cli) -> None:  # U5
+    places = cli.root / "host" / "usr" / "bin"
+    assert "podman" not in plan(cli, "--no-container", "--", "true")
+    places.mkdir(parents=True)
+    (places / "podman").touch(mode=0o755)
+    environ = {"PATH": f"{cli.environ['PATH']}:/usr/bin"}
+    said = plan(cli, "--no-container", "--", "true", env=environ)
+    assert said["podman"] == "containers leave the job: --no-container"
+    assert "podman" not in plan(cli, "--", "true", env=environ)  # it has no scope that they could stay in

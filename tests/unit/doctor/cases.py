@@ -361,6 +361,7 @@ CASES: dict[str, tuple[Case, ...]] = {
     "gpu-lock-held": (on_others(lock="/tmp/gpu.lock", lock_holder=4711, lock_holder_name="sh"),),
     "gpu-lock-unusable": (on_others(lock="/tmp/gpu.lock", lock_problem="is not a plain file"),),
     "docker-is-outside": (on_others(has_docker=True),),
+    "podman-is-outside": (on_others(old_podman="/usr/bin/podman"),),
     "look-hangs": (unanswered(LookResult(None)),),
     "look-failed": (
         unanswered(LookResult(None, "OSError: no")), unanswered(LookResult(None, "no"), "systemd"),

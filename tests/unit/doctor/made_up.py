@@ -84,4 +84,4 @@ WRAP = Wrap(
     since_s=3.0,
 )  # fmt: skip
 WRAPS = WrapFacts((WrapStatus(WRAP, ()),), ())
-OTHERS = OthersFacts(False, "", "", 0, "")
+OTHERS = OthersFacts(False, "", "", "", 0, "")

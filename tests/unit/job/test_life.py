@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slicer.job.life import Event, Life, Terms, due_s, step
+from slicer.job.life import Event, Life, Terms, beside_containers, due_s, step
 from slicer.job.stop_rule import StopRule
 from slicer.kernel.signals import signal
 from slicer.record import replace
@@ -30,10 +30,18 @@ EVENTS = (
 
 
 class World:
-    """A command with one process that it leaves, and a clock. ``obeys``: they end at whatever they get."""
+    """A command with one process that it leaves, and a clock. ``obeys``: they end at whatever they get.
 
-    def __init__(self, terms: Terms, *, obeys: bool = False, is_foreign: bool = False) -> None:
+    ``monitor_s``: what watches a container lives on that long behind it, unless it is killed.
+    """
+
+    def __init__(
+        self, terms: Terms, *, obeys: bool = False, is_foreign: bool = False, monitor_s: float = 0.0
+    ) -> None:
         self.terms, self._obeys, self._is_foreign = terms, obeys, is_foreign
+        self._monitor_s = monitor_s
+        self.watches_until_s: float | None = None
+        self.was_monitor_killed = False
         self.now_s = 100.0
         self.life = Life(self.now_s, terms.stop)
         self.runs = self.has_left = True
@@ -57,18 +65,28 @@ class World:
             self.happens(Event("spared" if self._is_foreign else "killed"))
             if not self._is_foreign:
                 self.end_all()
+            if self.watches and self.life.beside_s == 0.0:
+                self.watches_until_s, self.was_monitor_killed = None, True
         elif action != "report" and self._obeys:
             self.end_all()
 
+    @property
+    def watches(self) -> bool:
+        return self.watches_until_s is not None and self.now_s < self.watches_until_s
+
     def end_all(self) -> None:
+        if self.has_left and self._monitor_s:
+            self.watches_until_s = self.now_s + self._monitor_s
         self.has_left = False
         self.happens(Event("ended"))
 
     def passes(self, most: int = 50) -> None:
         """Time passes until nothing is due any more."""
         for _ in range(most):
-            if not self.runs and not self.has_left:
+            if not self.runs and not self.has_left and not self.watches:
                 return
+            if not self.runs and self.watches and not self.has_left:
+                self.happens(Event("left", is_beside=self.life.beside_s != 0.0))
             at = due_s(self.life, self.terms)
             if at is None:
                 return
@@ -185,3 +203,35 @@ def test_who_may_not_be_killed_is_waited_for_without_haste() -> None:  # E4: sud
     world.passes()
     assert due_s(world.life, world.terms) is None
     assert world.done[-1][1] == "kill"
+
+
+# U5: podman takes note of the end of a container that slicer ends, and is not ended for that.
+@pytest.mark.parametrize("event", [Event("ended"), *STOPS], ids=str)
+def test_what_watches_a_container_has_time_to_tell_podman_of_its_end(event: Event) -> None:
+    world = World(terms(), monitor_s=0.4)
+    world.happens(event)
+    if event.name != "ended":
+        world.happens(Event("ended"))  # podman ends with its container
+    world.passes()
+    assert not world.was_monitor_killed
+    assert not world.watches
+
+
+@pytest.mark.parametrize("event", [Event("ended"), *STOPS], ids=str)
+def test_what_watches_a_container_and_hangs_is_ended_as_well(event: Event) -> None:  # U5, F6
+    world = World(terms(), monitor_s=1000.0)
+    world.happens(event)
+    world.happens(Event("ended"))
+    world.passes(most=200)
+    assert not world.watches
+    assert world.now_s - 100.0 < 2 * RULE.total_s
+    if event.name == "systemd":
+        assert world.now_s - 100.0 < RULE.total_s, "before systemd kills the keeper, too"
+
+
+def test_podmans_own_processes_beside_a_container_are_known_by_name_and_parent() -> None:  # U5
+    names = {10: "conmon", 11: "python", 12: "podman", 13: "podman", 14: "pasta.avx2", 15: ".podman-wrapped"}
+    parents = {10: 1, 11: 10, 12: 10, 13: 1, 14: 1, 15: 10}
+    assert beside_containers(names, parents.__getitem__) == {10, 12, 14, 15}
+    del names[10]
+    assert beside_containers(names, parents.__getitem__) == frozenset()

@@ -195,7 +195,7 @@ def _environment(facts: EnvironmentFacts) -> Iterator[Finding]:
 
 
 def others(facts: OthersFacts) -> AreaVerdict:
-    """Docker, and scripts that lock the GPUs."""
+    """Docker, an old podman, and scripts that lock the GPUs."""
     shown = (("GPU lock of scripts", facts.lock or "none"),)
     summary = "docker is installed" if facts.has_docker else "nothing interferes"
     return AreaVerdict("others", summary, shown, tuple(_others(facts)))
@@ -209,5 +209,7 @@ def _others(facts: OthersFacts) -> Iterator[Finding]:
         name = f" ({facts.lock_holder_name})" if facts.lock_holder_name else ""
         what = f"pid {facts.lock_holder}{name} holds {facts.lock}"
         yield finding("gpu-lock-held", what, f"ps -fp {facts.lock_holder}")
+    if facts.old_podman:
+        yield finding("podman-is-outside", f"{facts.old_podman} is older than 4.5", "# a newer podman")
     if facts.has_docker:
         yield finding("docker-is-outside", "docker is installed", "docker run --cgroup-parent=gpu.slice …")

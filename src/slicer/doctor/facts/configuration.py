@@ -12,6 +12,8 @@ from slicer.config.build import builtin_profiles
 from slicer.config.profiles import Config
 from slicer.doctor.facts.reading import lstat
 from slicer.errors import SlicerError
+from slicer.job.podman import is_old
+from slicer.job.program import in_path
 from slicer.kernel.proc import text_of
 from slicer.ledger.plain_lock import PlainLock
 from slicer.model import CPU
@@ -117,6 +119,7 @@ class OthersFacts:
     """Programs that start jobs outside slicer, or keep slicer's jobs from starting."""
 
     has_docker: bool
+    old_podman: str  # the path of one whose containers leave their job; ""
     lock: str  # the lock file of scripts; "" for none
     lock_problem: str  # why that file cannot be used; "" if it can, or if none is set
     lock_holder: int  # the process whose lock keeps out slicer's GPU jobs; 0: none
@@ -124,11 +127,12 @@ class OthersFacts:
 
 
 def gather_others(environ: Mapping[str, str]) -> OthersFacts:
-    """Checks for Docker's files and the lock file that the configuration names."""
-    lock = _lock(environ)
+    """Checks for Docker's files, podman, and the lock file that the configuration names."""
+    lock, podman = _lock(environ), in_path("podman", environ)
     holder = PlainLock(lock).holder() if lock else 0
     return OthersFacts(
         has_docker=os.path.exists("/run/docker.sock") or os.path.exists("/etc/docker/daemon.json"),
+        old_podman=podman if podman and is_old(podman) else "",
         lock=lock,
         lock_problem=_lock_problem(lock) if lock else "",
         lock_holder=holder,
