@@ -396,6 +396,16 @@ class Sharing:
 
 
 @record
+class Git:
+    """What a job's working directory was a checkout of, just after the command's start."""
+
+    commit: str
+    branch: str  # "": none is checked out
+    dirty: int | None  # 1: tracked files differ from the commit; None: git could not say, or not in time
+    diff: str  # the SHA-256 of how they differ, as 64 hex digits; ""
+
+
+@record
 class Outcome:
     """How a job ended, with its figures."""
 
@@ -432,3 +442,4 @@ class Outcome:
     directory: str = ""  # that it ran in; "" unknown
     log: str = ""  # the file that its output went to; "" where slicer did not open one
     gpu_indices: tuple[int, ...] = ()  # of gpus, as users see them; () unknown
+    git: Git | None = None  # None: it ran in no work tree of git, or git was not asked

@@ -24,7 +24,7 @@ from slicer.job.find import UnknownJob
 from slicer.job.words import ENDED_BY
 from slicer.kernel.signals import signal, signal_name
 from slicer.kernel.users import group_name, user_name
-from slicer.model import Outcome
+from slicer.model import Git, Outcome
 from slicer.outcome import samples
 from slicer.outcome.history import default_path, read
 from slicer.outcome.outcome_file import outcome_json
@@ -35,6 +35,7 @@ from slicer.share.details import details as sharing_rows
 from slicer.text import command_text, one_line, slots_words, visible
 
 _SHORT_ID = 8
+_HASH = 12  # of the digits of a commit, which tell it from all others
 _MOST_COMMAND = 160
 _LAST, _LAST_LINES = "last lines", 3
 _COMMAND = 32  # columns of a terminal for the command, before other figures have room
@@ -288,6 +289,7 @@ def details(outcome: Outcome, more: Iterable[tuple[str, str]] = ()) -> list[Line
             ("unit", f"{outcome.unit} in {outcome.slice}" if outcome.unit else ""),
             ("backend", backend),
             ("directory", outcome.directory),
+            ("code", _code(outcome.git) if outcome.git is not None else ""),
             ("log", outcome.log),
             ("enforced", ", ".join(outcome.enforced)),
             ("not enforced", ", ".join(outcome.not_enforced)),
@@ -315,6 +317,13 @@ def _changed(outcome: Outcome) -> str:
     """The properties that were changed while the job ran, and the origin of each change."""
     changes = (("slicer set", outcome.changed), ("from outside", outcome.changed_outside))
     return "; ".join(f"{', '.join(names)} ({by})" for by, names in changes if names)
+
+
+def _code(git: Git) -> str:
+    """Which commit ran, and whether that was all: "main at 5a3c9f01d2e4, changed (diff 0c1d2e3f4a5b)"."""
+    on = f"{visible(git.branch)} at " * bool(git.branch)
+    changed = {None: ", changed or not: not known", 0: "", 1: f", changed (diff {git.diff[:_HASH]})"}
+    return f"{on}{git.commit[:_HASH]}{changed[git.dirty]}"
 
 
 def _vram(outcome: Outcome) -> str:

@@ -41,6 +41,7 @@ SETTINGS: dict[str, Row] = {
     "logs.max_size": ("some-gpu-memory", 256),
     "logs.keep": ("wait", 30 * 86_400.0),
     "history.keep": ("keep", None),
+    "history.git": ("flag", True),
     "queue.shell": ("text", "/bin/sh"),
     "notify.on": ("events", None),
     "notify.command": ("command-line", None),

@@ -132,6 +132,7 @@ class Config:
     log_keep_s: float | None  # how long the logs of ended jobs are kept; None: for ever
     shell: str  # of a queue's lines: a path, or a name in PATH
     history_keep_s: float | None = None  # how long outcomes are kept; None: for ever
+    history_git: bool = True  # outcomes say which code ran
     notify: Notify | None = None  # None: it is not set
 
     def names(self) -> tuple[str, ...]:
@@ -343,6 +344,7 @@ def _config(
         log_keep_s=found["logs.keep"],
         shell=found["queue.shell"],
         history_keep_s=found["history.keep"],
+        history_git=found["history.git"],
         notify=_notify(found),
     )
 

@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     from slicer.job.gpu_watch import GpuWatch
     from slicer.ledger.held_lease import HeldLease
     from slicer.ledger.ledger import Ledger
-    from slicer.model import EndedBy, Sharing
+    from slicer.model import EndedBy, Git, Sharing
     from slicer.outcome.series import Series
 
 
 def outcome_of(
     job: Job, started: Started, report: KeeperReport, usage: Usage, held: HeldLease,
-    enforced: tuple[tuple[str, ...], tuple[str, ...]], *, was_watched: bool = True,
+    enforced: tuple[tuple[str, ...], tuple[str, ...]], *, git: Git | None = None, was_watched: bool = True,
 ) -> Outcome:  # fmt: skip
     """The outcome of a job that ran. ``enforced``: the effective directives, and the ineffective ones.
 
     To be called while the scope exists, because it shows what others did to the job. ``was_watched``: a
-    process outside the scope has noticed each pause.
+    process outside the scope has noticed each pause; ``git``: which code ran.
     """
     lease, spec = held.lease, job.spec
     if report.reason == "signal" and report.status == signal.SIGKILL and _has_lost_manager(started, report):
@@ -61,7 +61,7 @@ def outcome_of(
         enforced=(*enforced[0], *done.enforced), not_enforced=(*enforced[1], *done.not_enforced),
         paused_s=done.paused_s, ended_by=done.ended_by, changed=done.changed,
         changed_outside=done.changed_outside, sharing=shared, directory=job.runs_in(), log=job.log,
-        gpu_indices=lease.gpu_indices,
+        gpu_indices=lease.gpu_indices, git=git,
     )  # fmt: skip
 
 
@@ -85,6 +85,15 @@ def _sharing_fields(sharing: Sharing | None) -> dict[str, str | float]:
         "share": sharing.wants, "share_turns": sharing.turns, "share_held_s": round(sharing.held_s, 3),
         "share_waits": sharing.waits, "share_waited_s": round(sharing.waited_s, 3),
         "share_refused": sharing.refused, "share_got_past_cap": sharing.got_past_cap,
+    }  # fmt: skip
+
+
+def _git_fields(git: Git | None) -> dict[str, str | int | None]:
+    if git is None:
+        return {}
+    return {
+        "git_commit": git.commit, "git_branch": git.branch or None, "git_dirty": git.dirty,
+        "git_diff": git.diff or None,
     }  # fmt: skip
 
 
@@ -151,6 +160,7 @@ def finish(
         reason=outcome.reason, exit_code=outcome.exit_code, wall_s=round(outcome.wall_s, 3),
         waited_s=round(outcome.waited_s, 3), cpu_s=used.cpu_s, memory_peak_bytes=used.memory_peak_bytes,
         vram_peak_mib=max(outcome.vram_peak_mib, default=None), **_sharing_fields(outcome.sharing),
+        **_git_fields(outcome.git),
     )  # fmt: skip
     faults.point("ending-finished")
     heard: list[Callable[[], None]] = []

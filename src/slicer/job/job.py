@@ -92,6 +92,7 @@ class Job:
     outcome_path: str  # the JSON file of --outcome; "" for none
     history_path: str
     history_keep_s: float | None  # older outcomes are removed; None: never
+    with_git: bool  # its outcome says which code ran
     with_journal: bool  # the command's output goes to the journal too
     idle_threshold_mib: int  # a GPU with no more in use than this counts as empty
     # Of a job without a terminal, detached or of a queue:

@@ -285,7 +285,7 @@ def job_of(job_id: str, plan: Plan, spec: ScopeSpec, backend: Backend) -> Job:
         id=job_id, name=invocation.name, command=invocation.command, program=plan.program,
         env=lambda gpus: environment(plan, gpus, job_id), profile=plan.profile, spec=spec,
         outcome_path=os.path.abspath(path) if path else "", history_path=default_path(plan.environ),
-        history_keep_s=plan.config.history_keep_s,
+        history_keep_s=plan.config.history_keep_s, with_git=plan.config.history_git,
         with_journal=invocation.journal, idle_threshold_mib=plan.config.policy.idle_threshold_mib,
         queue=invocation.queue, route=invocation.route, output=invocation.output, sharing=plan.sharing,
         broker=plan.broker, ends_with_caller=bool(invocation.program), notify=_notify(plan),

@@ -244,7 +244,8 @@ class Supervisor:
 
         faults.point("supervisor-heard-end")
         report, usage = reported
-        outcome = ending.outcome_of(self._job, started, report, usage, self._held, enforced)
+        git = watching.git()
+        outcome = ending.outcome_of(self._job, started, report, usage, self._held, enforced, git=git)
         if report.exec_errno:
             if self._job.attempt is not None and report.exec_errno in _SHORTAGES:
                 self._job.attempt.take_back()

@@ -8,6 +8,7 @@ keeper (:mod:`slicer.job.life`).
 from __future__ import annotations
 
 import os
+import time
 
 from slicer.errors import SlicerError
 from slicer.job import ending
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from slicer.backend import Backend
+    from slicer.job.git import GitLook
     from slicer.job.job import Follower, Job, Listener
     from slicer.job.report import KeeperReport
     from slicer.job.sampling import Sampler
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from slicer.ledger.control_log import Kind
     from slicer.ledger.held_lease import HeldLease
     from slicer.ledger.ledger import Ledger
-    from slicer.model import Usage
+    from slicer.model import Git, Usage
     from slicer.outcome.series import Series
 
     Reported = tuple[KeeperReport, Usage]
@@ -39,6 +41,7 @@ _TAKEN = FORWARDED | {signal.SIGCHLD}
 _ENDING = INTERRUPTS | {signal.SIGQUIT, STOP}  # these ask the job to end
 
 _LOOK_S = 0.01  # between looks, while no event tells of a stop
+_GIT_S = 0.05  # after the command's start, git is asked which code that is
 _QUIET_S = 1.0  # after this time, postponed work no longer delays a short job
 
 
@@ -60,7 +63,9 @@ class Watching:
         self._received = b""
         self._began = began
         self._settle_at: float | None = began + _QUIET_S  # None: it has run for a while
-        self._sampler: Sampler | None = None  # from then on
+        self._git_at: float | None = None  # when git is asked
+        self._git: GitLook | None = None  # from then on
+        self._sampler: Sampler | None = None  # from the settling on
         self._scope: ScopeWatch | None = None  # from then on
         self._has_executed = False  # the keeper, as far as it has told
         self._awaits_stop = False  # of a command that Ctrl-Z may have stopped before that
@@ -76,7 +81,11 @@ class Watching:
             if info.si_signo != signal.SIGCHLD:
                 self._forward(info)
                 continue
+            if not self._has_executed and self._job.with_git:
+                self._git_at = time.monotonic() + _GIT_S
             self._has_executed, self._awaits_stop = True, False
+            if self._git is not None:
+                self._git.reap()
             self._held.do_postponed()
             is_dead = proc.is_dead_child(self._keeper)  # before the last look at what it has said
             reported = self._read()
@@ -91,6 +100,10 @@ class Watching:
     def series(self) -> Series | None:
         """What was sampled; None: nothing."""
         return self._sampler.series() if self._sampler is not None else None
+
+    def git(self) -> Git | None:
+        """Which code it is; None: not known, or none that git has."""
+        return self._git.end() if self._git is not None else None
 
     def _read(self) -> Reported | None:
         try:
@@ -141,6 +154,8 @@ class Watching:
                 self._follower.used(self.gpus.use)
             if self._sampler is not None:
                 self._sampler.take()
+            if seconds_until(self._git_at) == 0.0:
+                self._ask_git()
             if seconds_until(self._settle_at) == 0.0:
                 self._settle()
         return info
@@ -148,7 +163,7 @@ class Watching:
     def _sleep(self) -> Any:
         """The next signal; None: something may be due."""
         limit_s = soonest(
-            seconds_until(self._settle_at),
+            seconds_until(self._git_at, self._settle_at),
             _LOOK_S if self._awaits_stop else None,
             self.gpus.left_s() if self.gpus is not None else None,
             self._sampler.left_s() if self._sampler is not None else None,
@@ -162,6 +177,15 @@ class Watching:
         if any(proc.is_stopped(pid) and proc.comm(pid) == KEEPER for pid in proc.children(self._keeper)):
             self._awaits_stop = False
             os.kill(os.getpid(), signal.SIGSTOP)
+
+    def _ask_git(self) -> None:
+        from slicer.job.git import GitLook
+
+        self._git_at = None
+        try:
+            self._git = GitLook(self._job.runs_in(), os.environ.get("PATH", ""))
+        except OSError:
+            pass  # no descriptors or processes are left
 
     def _settle(self) -> None:
         """The job has run for a while: do the work that would have delayed a short job."""

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any, TypeVar
 
-    from slicer.model import Sharing
     from slicer.outcome.series import Series
 
     T = TypeVar("T")
@@ -186,7 +185,7 @@ def _row(outcome: Outcome) -> list[Sql]:
             value = json_array(value)
         elif column == schema.COUNTS:
             value = json_text({name: value[name] for name in sorted(value)})
-        elif column == schema.SHARING:
+        elif column in (schema.SHARING, schema.GIT):
             value = None if value is None else json_text(as_dict(value))
         elif isinstance(value, str):
             value = encodable(value)
@@ -221,16 +220,14 @@ def json_text(value: object) -> str:
     return repr(round(value, 6)) if isinstance(value, float) else str(value)
 
 
-def _sharing(text: str | None) -> Sharing | None:
-    """The column's value; None also if another program has written there."""
+def _nested(text: str | None, reader: Callable[[Any], T]) -> T | None:
+    """The column's record; None also if another program has written there."""
     if text is None:
         return None
     import json
 
-    from slicer.outcome.outcome_file import sharing_from
-
     try:
-        return sharing_from(json.loads(text))
+        return reader(json.loads(text))
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
 
@@ -242,6 +239,8 @@ def _outcomes(rows: Iterable[tuple[Any, ...]]) -> Iterator[Outcome]:
     import functools
     import json
 
+    from slicer.outcome.outcome_file import git_from, sharing_from
+
     @functools.lru_cache(_REPEATED)
     def listed(text: str) -> tuple[Any, ...]:
         return tuple(json.loads(text))
@@ -252,7 +251,8 @@ def _outcomes(rows: Iterable[tuple[Any, ...]]) -> Iterator[Outcome]:
         for column in (*schema.LISTS, *schema.NUMBERS):
             values[column] = listed(values[column])
         values[schema.COUNTS] = json.loads(values[schema.COUNTS])
-        values[schema.SHARING] = _sharing(values[schema.SHARING])
+        for column, reader in ((schema.SHARING, sharing_from), (schema.GIT, git_from)):
+            values[column] = _nested(values[column], reader)
         yield Outcome(usage=usage, **values)
 
 
@@ -289,7 +289,7 @@ def _await_turn(path: str) -> int:
 def _write(path: str, act: Callable[[Connection], object], busy_timeout_s: float) -> None:
     def write(connection: Connection) -> None:
         version = _checked_version(connection, path)
-        if version == schema.MIGRATED_VERSION:
+        if version in schema.MIGRATED:
             schema.migrate(connection)  # with SQLite's default, synchronous=FULL: it happens once
         connection.execute("PRAGMA synchronous=OFF")
         if not version:
@@ -304,7 +304,7 @@ def _write(path: str, act: Callable[[Connection], object], busy_timeout_s: float
 def _checked_version(connection: Connection, path: str) -> int:
     """The version of the tables, this one or one to migrate; 0: there are none. Raises StateError."""
     version = schema.version_of(connection)
-    if version not in (0, schema.MIGRATED_VERSION, schema.SCHEMA_VERSION):
+    if version not in (0, *schema.MIGRATED, schema.SCHEMA_VERSION):
         is_newer = version > schema.SCHEMA_VERSION
         hint = "a newer slicer made it: upgrade this one" if is_newer else "move it away: a new one is made"
         message = f"the history has schema {version}, this slicer knows {schema.SCHEMA_VERSION}"
@@ -315,14 +315,14 @@ def _checked_version(connection: Connection, path: str) -> int:
 def select(path: str, statement: str, values: tuple[Sql, ...], take: Callable[..., Any] = list) -> Any:
     """What ``take`` makes of the rows that a statement finds; they are none if there is no database yet.
 
-    Only for this folder. A file of the version before is migrated first. Raises StateError.
+    Only for this folder. A file of a version before is migrated first. Raises StateError.
     """
     if not os.path.lexists(path):
         return take(())
 
     def found(connection: Connection) -> tuple[Any, ...]:
         version = _checked_version(connection, path)
-        if version == schema.MIGRATED_VERSION:
+        if version in schema.MIGRATED:
             return ()
         from slicer.outcome.result import result_of
 

@@ -1,4 +1,4 @@
-"""The tables of the history, their columns, and how a file of the version before is brought up to this one.
+"""The tables of the history, their columns, and how a file of a version before is brought up to this one.
 
 slicer leaves a file of any other version alone. This module is on the hot path of ``slicer run``.
 """
@@ -10,12 +10,12 @@ from slicer.model import Outcome, Usage
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import _sqlite3
+    from collections.abc import Iterable
 
-SCHEMA_VERSION = 7
-MIGRATED_VERSION = 6
+SCHEMA_VERSION = 8
 
 # A column for each field of Outcome and Usage, in the order of insertion; lists are JSON arrays,
-# slots and sharing JSON objects.
+# slots, sharing and git JSON objects.
 OUTCOME = tuple(name for name in Outcome.__annotations__ if name != "usage")
 USAGE = tuple(Usage.__annotations__)
 LISTS = ("command", "gpus", "enforced", "not_enforced", "changed", "changed_outside")
@@ -23,7 +23,9 @@ NUMBERS = ("vram_peak_mib", "gpu_indices")
 COUNTS = "slots"
 SHARING = "sharing"
 COLUMNS = OUTCOME + USAGE
+GIT = "git"
 _GPU_INDICES = "gpu_indices TEXT NOT NULL DEFAULT '[]'"
+_GIT = "git TEXT"
 _SCHEMA = f"""\
 CREATE TABLE outcomes (
     id INTEGER PRIMARY KEY,  -- in the order of the jobs' ends
@@ -59,6 +61,7 @@ CREATE TABLE outcomes (
     directory TEXT NOT NULL DEFAULT '',
     log TEXT NOT NULL DEFAULT '',  -- the file with its output
     {_GPU_INDICES},  -- JSON array, in the order of gpus
+    {_GIT},  -- JSON object: which code ran
     cpu_s REAL,
     cpu_user_s REAL,
     cpu_system_s REAL,
@@ -93,6 +96,12 @@ CREATE TABLE decisions (
 )"""
 # What a job used while it ran, as a time series.
 _SAMPLES = "CREATE TABLE samples (job TEXT PRIMARY KEY, series BLOB NOT NULL)"
+# What brings a file of each version before to the next one.
+_ADDED = {
+    6: (f"ALTER TABLE outcomes ADD COLUMN {_GPU_INDICES}", _SAMPLES),
+    7: (f"ALTER TABLE outcomes ADD COLUMN {_GIT}",),
+}
+MIGRATED = tuple(_ADDED)
 INSERT = f"INSERT OR IGNORE INTO outcomes ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
 UNSEEN = "DELETE FROM outcomes WHERE job = ? AND reason = 'unknown'"  # its end turned out to be known
 INSERT_SAMPLES = "INSERT OR IGNORE INTO samples (job, series) VALUES (?, ?)"
@@ -144,15 +153,15 @@ def make(connection: _sqlite3.Connection) -> None:
 
 
 def migrate(connection: _sqlite3.Connection) -> None:
-    """Bring a file of the version before up to this version, or leave it as it was.
+    """Bring a file of a version before up to this version, or leave it as it was.
 
     That holds for a kill at any instant and, with ``synchronous=FULL``, if the power fails.
     """
-    added = f"ALTER TABLE outcomes ADD COLUMN {_GPU_INDICES}"
-    _change(connection, MIGRATED_VERSION, (added, _SAMPLES))
+    version = version_of(connection)
+    _change(connection, version, [each for step in range(version, SCHEMA_VERSION) for each in _ADDED[step]])
 
 
-def _change(connection: _sqlite3.Connection, version: int, statements: tuple[str, ...]) -> None:
+def _change(connection: _sqlite3.Connection, version: int, statements: Iterable[str]) -> None:
     """Make this version of a file of that ``version``, in one transaction."""
     connection.execute("BEGIN IMMEDIATE")
     if version_of(connection) == version:  # no other job was faster

@@ -12,7 +12,7 @@ import stat
 from typing import Any
 
 from slicer.errors import StateError
-from slicer.model import Outcome, Sharing, Usage
+from slicer.model import Git, Outcome, Sharing, Usage
 from slicer.record import as_dict
 from slicer.state.directory import Directory, find
 from slicer.state.named_file import RULES, names_open_file
@@ -28,23 +28,25 @@ def outcome_json(outcome: Outcome) -> dict[str, Any]:
     data["unit"] = outcome.unit or None
     data["forced"] = bool(outcome.forced)
     data["sharing"] = sharing_json(outcome.sharing) if outcome.sharing is not None else None
+    data["git"] = git_json(outcome.git) if outcome.git is not None else None
     return {name: _json_value(value) for name, value in data.items()}
 
 
 def outcome_from(data: Any) -> Outcome:
     """Reverses :func:`outcome_json`, and checks each field. Raises what :data:`INVALID` names."""
     usage = {name: json_reader(kind)(data["usage"].get(name)) for name, kind in _USAGE.items()}
-    said = {"gpu_indices": [], **data}  # a file of the version before has none
+    said = {"gpu_indices": [], "git": None, **data}  # a file of a version before has none
     said.update(unit="" if data["unit"] is None else data["unit"], forced=int(data["forced"]))
     values = {name: json_reader(kind)(said[name]) for name, kind in _OUTCOME.items()}
     check_fields(values)
-    return Outcome(usage=Usage(**usage), sharing=sharing_from(data["sharing"]), **values)
+    sharing, git = sharing_from(data["sharing"]), git_from(said["git"])
+    return Outcome(usage=Usage(**usage), sharing=sharing, git=git, **values)
 
 
 INVALID = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 _USAGE: dict[str, str] = Usage.__annotations__
 _OUTCOME: dict[str, str] = {
-    name: kind for name, kind in Outcome.__annotations__.items() if name not in ("usage", "sharing")
+    name: kind for name, kind in Outcome.__annotations__.items() if name not in ("usage", "sharing", "git")
 }
 
 
@@ -64,6 +66,20 @@ def sharing_from(data: Any) -> Sharing | None:
     return Sharing(**values)
 
 
+def git_json(git: Git) -> dict[str, Any]:
+    """The code that ran, in JSON's types."""
+    return {**as_dict(git), "dirty": None if git.dirty is None else bool(git.dirty)}
+
+
+def git_from(data: Any) -> Git | None:
+    """Reverses :func:`git_json`. Raises ValueError, TypeError, KeyError."""
+    if data is None:
+        return None
+    said = {**data, "dirty": None if data["dirty"] is None else int(data["dirty"])}
+    return Git(**{name: json_reader(kind)(said[name]) for name, kind in _GIT.items()})
+
+
+_GIT: dict[str, str] = Git.__annotations__
 _FLAGS = ("got_past_cap", "driver_cap")
 _SHARING: dict[str, str] = Sharing.__annotations__
 

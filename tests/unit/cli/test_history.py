@@ -62,6 +62,7 @@ profile       gpu
 user          54321 (54321)
 unit          slicer-3f2a9c01b7de.scope in gpu.slice
 backend       systemd, system manager
+code          main at 5a3c9f01, changed (diff 0c1d2e3f)
 enforced      MemoryMax
 not enforced  IOWeight
 changed       CPUQuota=50% (slicer set)

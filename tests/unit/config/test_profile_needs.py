@@ -168,6 +168,12 @@ def test_how_long_outcomes_are_kept(machine: Machine, text: str, keep_s: float |
     assert rows["history.keep"] == shown
 
 
+def test_one_word_turns_git_off(machine: Machine) -> None:  # U22
+    assert machine.load().history_git
+    machine.system("[history]\ngit = false\n")
+    assert not machine.load().history_git
+
+
 @pytest.mark.parametrize("text", ["'23h'", "0", "'ever'", "true", "['1y']", "-1"])
 def test_a_history_that_is_kept_too_short_or_wrongly_is_refused(machine: Machine, text: str) -> None:  # X8
     etc = machine.system(f"[history]\nkeep = {text}\n")

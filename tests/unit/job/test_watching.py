@@ -37,7 +37,7 @@ class World:
         self.notices: list[str] = []
         self.is_dead = self.has_executed = self.is_stopped = False
         self._reports, self._keepers_end = os.pipe2(os.O_NONBLOCK)
-        job = SimpleNamespace(attempt=object() if is_of_queue else None)
+        job = SimpleNamespace(attempt=object() if is_of_queue else None, with_git=False)
         held = SimpleNamespace(lease=SimpleNamespace(gpus=()), fd=1, do_postponed=lambda: None)
         self._watching = Watching(
             job, held, SimpleNamespace(name="systemd"), None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slicer.model import Outcome, Sharing, Usage
+from slicer.model import Git, Outcome, Sharing, Usage
 from slicer.record import replace
 
 OUTCOME = Outcome(
@@ -36,6 +36,7 @@ OUTCOME = Outcome(
     changed=("CPUQuota=50%",),
     changed_outside=("DeviceAllow=/dev/null rw, char-pts rw",),
     gpu_indices=(3, 0),
+    git=Git("5a3c9f01" * 5, "main", 1, "0c1d2e3f" * 8),
     sharing=Sharing(
         wants="both", mode="time=5ms", processes=2, gated=5000, turns=7, held_s=9.25, peak_mib=(6000, 0),
         overhead_mib=(512, 0), got_past_cap=1, troubles=("mps", "other"),

@@ -291,7 +291,7 @@ def test_reading_a_damaged_database_says_so_and_moves_nothing(path: str) -> None
 # -- what is refused ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("by", "advice"), [(1, "upgrade"), (-2, "move it away")])
+@pytest.mark.parametrize(("by", "advice"), [(1, "upgrade"), (-3, "move it away")])
 def test_a_history_of_another_version_is_left_alone(path: str, by: int, advice: str) -> None:
     history.append(OUTCOME, path)
     other = history_schema.SCHEMA_VERSION + by
@@ -436,7 +436,8 @@ import sys, os, __future__
 sys.path.insert(0, sys.argv[1])
 import slicer.model, slicer.errors, slicer.record
 from slicer.model import Outcome, Usage
-fields = {**dict.fromkeys(Outcome.__annotations__, ""), "signal": None, "sharing": None, "usage": Usage()}
+none = dict.fromkeys(("signal", "sharing", "git"))
+fields = {**dict.fromkeys(Outcome.__annotations__, ""), **none, "usage": Usage()}
 before = set(sys.modules)
 from slicer.outcome import history
 history.append(Outcome(**fields), sys.argv[2])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from slicer.errors import StateError
-from slicer.model import Outcome, Sharing, Usage
+from slicer.model import Git, Outcome, Sharing, Usage
 from slicer.outcome.outcome_file import outcome_json, write
 from slicer.record import replace
 from tests.unit.program import Cli
@@ -51,6 +51,7 @@ OUTCOME = Outcome(
         waited_s=1.5, longest_wait_s=0.5, undrained=1, allocations=40, refused=2, uncounted=1,
         peak_mib=(6000, 0), overhead_mib=(512, 0), got_past_cap=1, troubles=("mps",),
     ),
+    git=Git("5a3c9f01", "main", 1, "0c1d2e3f"),
     usage=Usage(cpu_s=61.5, memory_peak_bytes=24 << 30, oom_kills=1),
 )
 
@@ -100,6 +101,7 @@ FIELDS = {
     "directory": "",
     "log": "",
     "gpu_indices": [],
+    "git": {"commit": "5a3c9f01", "branch": "main", "dirty": True, "diff": "0c1d2e3f"},
     "sharing": {
         "wants": "both",
         "mode": "yield",

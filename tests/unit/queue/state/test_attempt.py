@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slicer.model import Outcome, Sharing, Usage
+from slicer.model import Git, Outcome, Sharing, Usage
 from slicer.outcome import history
 from slicer.outcome.outcome_file import outcome_json
 from slicer.queue.state import attempt
@@ -59,6 +59,7 @@ DRAWN: dict[str, st.SearchStrategy[Any]] = {
     "ended_by": st.sampled_from(["", "slicer stop", "slicer queue", "terminal", "systemd", "shutdown"]),
     "changed": LISTS, "changed_outside": LISTS, "directory": TEXTS, "log": TEXTS,
     "gpu_indices": st.lists(st.integers(0, 99), max_size=3).map(tuple),
+    "git": st.none() | st.builds(Git, commit=TEXTS, branch=TEXTS, dirty=st.none() | FLAG, diff=TEXTS),
     "sharing": st.none() | st.builds(
         Sharing, wants=st.sampled_from(["lock", "cap", "both"]), mode=TEXTS, processes=COUNT, gated=COUNT,
         passed=COUNT, turns=COUNT, held_s=SECONDS, waits=COUNT, waited_s=SECONDS, longest_wait_s=SECONDS,
@@ -203,7 +204,7 @@ def test_a_field_that_cannot_be_right_costs_the_line(changed: dict[str, Any]) ->
     assert decoded(HEAD + LINE + line).outcome == OUTCOME  # and no other
 
 
-@pytest.mark.parametrize("name", [name for name in outcome_json(OUTCOME) if name != "gpu_indices"])
+@pytest.mark.parametrize("name", sorted(outcome_json(OUTCOME).keys() - {"gpu_indices", "git"}))
 def test_a_field_that_is_missing_costs_the_line(name: str) -> None:
     data = outcome_json(OUTCOME)
     del data[name]
@@ -213,7 +214,7 @@ def test_a_field_that_is_missing_costs_the_line(name: str) -> None:
 def test_an_outcome_of_before_an_upgrade_is_read() -> None:  # D17
     """A queue that was upgraded while its jobs ran finds how those ended."""
     data = outcome_json(OUTCOME)
-    del data["gpu_indices"]
+    del data["gpu_indices"], data["git"]
     assert decoded(HEAD + json.dumps(data).encode() + b"\n").outcome == OUTCOME
 
 
