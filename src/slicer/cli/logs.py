@@ -157,7 +157,7 @@ def last_lines(fd: int, number: int, begin: int = 0) -> int:
     return begin
 
 
-_OVERWRITTEN = re.compile(rb"[^\n]*\r(?=[^\r\n])")
+_OVERWRITTEN = re.compile(rb"^[^\n]*\r(?=[^\r\n])", re.MULTILINE)  # tried once a line: one may have megabytes
 
 
 def _copy_lines(fd: int, place: int) -> int:

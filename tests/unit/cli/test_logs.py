@@ -29,6 +29,18 @@ def test_the_last_lines_are_those_of_tail(
     assert text[place:] == "".join(text.splitlines(keepends=True)[-number:] if number else [])
 
 
+def test_a_line_of_megabytes_is_shown_at_once(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:  # U1
+    """A pattern that is tried at each of its bytes takes hours. What a bar overwrote is left out as ever."""
+    path = tmp_path / "log"
+    path.write_bytes(b"x" * 4_000_000 + b"\n 1%\r99%\r\n0%\r1%\r2%")
+    with path.open("rb") as file:
+        logs._copy_lines(file.fileno(), 0)
+    assert capfdbinary.readouterr().out == b"x" * 4_000_000 + b"\n99%\r\n2%"
+    assert logs.tail(str(path), 3)[-2:] == ["99%", "2%"]
+
+
 def test_a_freed_beginning_is_skipped(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     # U1
     path = tmp_path / "log"
