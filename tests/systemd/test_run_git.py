@@ -1,4 +1,4 @@
-"""Which code ran, in the journal; tests/process has the rest, with a real git, which is not in the machine."""
+"""Which code ran, in the journal. tests/process has the rest, with a real git: the machine has none."""
 
 from __future__ import annotations
 

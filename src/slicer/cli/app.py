@@ -29,6 +29,7 @@ _GROUPS = {
         "hold": ("run_help:hold", "hold GPUs for a program"),
         "route": ("run_help:route", "run on GPU or CPU, by input"),
         "client": ("client", "take GPUs inside a program"),
+        "mcp": ("mcp", "tools for coding agents"),
     },
     "Change": {
         "stop": ("stop", "end jobs and queues"),
@@ -44,7 +45,6 @@ _GROUPS = {
     "More": {
         "help": ("help", "explain a command or a topic"),
         "simjob": ("simjob", "a job to try slicer with"),
-        "completion": ("complete", "for bash, zsh and fish"),
     },
     "Look": {
         "top": ("status:top_command", "watch GPUs, jobs, who waits"),
@@ -66,6 +66,7 @@ _GROUPS = {
         "routes": ("routes.command", "routes, and what they decide"),
         "reserve": ("reserve", "keep GPUs for a time to come"),
         "policy": ("policy", "check the rules for users"),
+        "completion": ("complete", "for bash, zsh and fish"),
     },
 }
 _LISTED = {name: said for group in _GROUPS.values() for name, said in group.items()}
