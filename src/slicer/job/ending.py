@@ -19,7 +19,7 @@ from slicer.kernel import cgroup, proc
 from slicer.kernel.signals import signal
 from slicer.model import CPU, Lease, Outcome, Usage
 from slicer.outcome import history
-from slicer.record import replace
+from slicer.record import as_dict, replace
 from slicer.state import statefile
 
 TYPE_CHECKING = False
@@ -88,15 +88,6 @@ def _sharing_fields(sharing: Sharing | None) -> dict[str, str | float]:
     }  # fmt: skip
 
 
-def _git_fields(git: Git | None) -> dict[str, str | int | None]:
-    if git is None:
-        return {}
-    return {
-        "git_commit": git.commit, "git_branch": git.branch or None, "git_dirty": git.dirty,
-        "git_diff": git.diff or None,
-    }  # fmt: skip
-
-
 def forget(job: Job, held: HeldLease) -> None:
     """The outcome is written, or there is none: remove the files that only the job needed."""
     if job.has_share_file:
@@ -144,6 +135,7 @@ def finish(
     Returns the outcome, which says so if the job failed by itself on a GPU that the driver has given up.
     """
     used, lease = outcome.usage, held.lease
+    git = as_dict(outcome.git) if outcome.git is not None else {}
     is_alone = outcome.reason in ("exited", "signal", "timeout") and not outcome.ended_by
     if watch is not None and outcome.exit_code and is_alone and (fault := watch.fault()):
         watch.say(fault)
@@ -160,7 +152,7 @@ def finish(
         reason=outcome.reason, exit_code=outcome.exit_code, wall_s=round(outcome.wall_s, 3),
         waited_s=round(outcome.waited_s, 3), cpu_s=used.cpu_s, memory_peak_bytes=used.memory_peak_bytes,
         vram_peak_mib=max(outcome.vram_peak_mib, default=None), **_sharing_fields(outcome.sharing),
-        **_git_fields(outcome.git),
+        **{f"git_{name}": value for name, value in git.items() if value != ""},
     )  # fmt: skip
     faults.point("ending-finished")
     heard: list[Callable[[], None]] = []
