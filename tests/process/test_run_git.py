@@ -112,7 +112,7 @@ def test_where_there_is_no_code_nothing_is_said(box: Box, tree: Path, tmp_path: 
         assert code_of(box, place) is None, place
     few = tmp_path / "few"
     few.mkdir()
-    for name in ("sh", "timeout", "sha256sum"):
+    for name in ("sh", "nice", "timeout", "sha256sum"):
         (few / name).symlink_to(shutil.which(name) or "")
     (tree / "git").write_text(f"#!/bin/sh\necho {'a' * 40}\n")
     (tree / "git").chmod(0o755)
@@ -218,6 +218,14 @@ def test_a_git_that_hangs_delays_nothing(box: Box, tree: Path, tmp_path: Path) -
     assert process.wait() == 0
     assert box.outcomes()[0].git == Git(git(tree, "rev-parse", "HEAD"), "trunk", None, "")
     box.assert_clean()
+
+
+@pytest.mark.slow
+def test_a_git_that_hangs_is_ended_while_its_job_goes_on(box: Box, tree: Path) -> None:  # U22
+    (tree / ".git/index").unlink()
+    os.mkfifo(tree / ".git/index")
+    commit = (tree / ".git/refs/heads/trunk").read_text().strip()
+    assert code_of(box, tree) == Git(commit, "trunk", None, "")
 
 
 def test_the_history_shows_it(box: Box, tree: Path) -> None:  # U22

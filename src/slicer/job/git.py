@@ -15,10 +15,10 @@ import os
 from slicer.kernel.signals import signal
 from slicer.model import Git
 
-_LIMIT_S = 10  # even if the supervisor is killed
+_LIMIT_S = 5  # for a huge tree or a slow disk, at each start; also if the supervisor is killed
 _MOST_BYTES, _MOST_BRANCH = 4096, 200
 _NO_DIFF = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"  # the SHA-256 of nothing
-_IN_TIME = f'exec timeout -s KILL {_LIMIT_S} sh -c "$0" sh "$1"'
+_IN_TIME = f'exec nice -n 19 timeout -s KILL {_LIMIT_S} sh -c "$0" sh "$1"'
 
 # Not the user's GIT_*, nor a home: it may be on a server that is away.
 _ENVIRONMENT = {
