@@ -229,7 +229,8 @@ def _check_spelling(entries: Mapping[str, Entry], host: Host) -> None:
     """Refuse a list for a number, and what ``--set`` says, in words that are about just that."""
     gpus, timeout = entries.get("gpus"), entries.get("timeout")
     if gpus and isinstance(gpus[0], str) and "," in gpus[0]:
-        hint = "which ones: gpu (--gpu 0,1); how many: gpus"
+        dashes = "--" * gpus[1].startswith("--")
+        hint = f"{dashes}gpu names GPUs, {dashes}gpus says how many"
         raise values.refuse(gpus, "gpus", f"{gpus[0]!r:.40} is a list", hint)
     if timeout and timeout[1] == "--set":
         property_of("runtime_max", timeout, host)
