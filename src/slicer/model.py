@@ -46,9 +46,21 @@ def detached_unit(job: str) -> str:
     return f"slicer-run-{job}.scope"
 
 
+def slice_around(slice_name: str, job: str) -> str:
+    """The job's own slice in that slice: around its scope, and the containers that a daemon starts for it."""
+    return f"{slice_name.removesuffix('.slice')}-{job}.slice"
+
+
 def job_of_unit(unit: str) -> str:
-    """The job whose scope has that name; any other text unchanged."""
+    """The job whose scope, or own slice, has that name; any other text unchanged."""
+    if unit.endswith(".slice"):
+        return unit.removesuffix(".slice").rpartition("-")[2]
     return unit.removesuffix(".scope").removeprefix("slicer-")
+
+
+def is_in_job(there: str, lease: Lease) -> bool:
+    """Whether a cgroup is the lease's, or below it: then the job cannot end before the cgroup is empty."""
+    return bool(lease.cgroup) and f"{there}/".startswith(f"{lease.cgroup}/")
 
 
 def manager_of(uid: int) -> Manager:
@@ -211,7 +223,7 @@ class Lease:
     uid: int
     backend: BackendName
     manager: Manager
-    unit: str  # "" with the plain backend
+    unit: str  # its scope, or the slice of its own around that; "" with the plain backend
     cgroup: str  # absolute path below /sys/fs/cgroup; "" until the scope is running
     gpus: tuple[str, ...]  # UUIDs
     vram_mib: int | None  # declared for each of gpus; None: all of it
@@ -340,6 +352,12 @@ class ScopeSpec:
     share_cap: bool = False  # the driver should cap the scope's GPU memory, if it can
     fence: str = ""  # the profile's value; "" if it is not set
     devices: tuple[str, ...] = ()  # as in Profile
+    within: str = ""  # a slice of the job's own (:func:`slice_around`), which gets the limits; "": none
+
+    @property
+    def whole(self) -> str:
+        """The unit that contains everything of the job."""
+        return self.within or self.unit
 
 
 @record

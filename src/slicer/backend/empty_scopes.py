@@ -12,7 +12,7 @@ import time
 from slicer.errors import BackendError
 from slicer.kernel import cgroup
 from slicer.model import SLICES, job_of_unit
-from slicer.state.statefile import is_job_scope
+from slicer.state.statefile import is_job_unit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def _empty_in(slice_: str, now_s: float) -> list[str]:
         names = os.listdir(cgroup.path_of(slice_))
     except FileNotFoundError:
         return []
-    units = sorted(filter(is_job_scope, names))
+    units = sorted(filter(is_job_unit, names))
     return [unit for unit in units if len(units) <= _MOST and _is_left(f"{slice_}/{unit}", now_s)]
 
 

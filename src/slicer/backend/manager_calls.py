@@ -6,6 +6,7 @@ returns its result, or raises BackendError. So it serves a client that waits as 
 
 from __future__ import annotations
 
+from slicer.config.properties import controller
 from slicer.errors import BackendError, RefusedError
 from slicer.record import record
 
@@ -104,19 +105,41 @@ def start_scope(
 
     Raises RefusedError for a request that would always be refused, UnitExists, BackendError.
     """
+    of_slice, of_scope = _parted(spec)
+    if spec.within:
+        told = [(each.dbus_name, each.signature, each.value) for each in of_slice]
+        answer = yield _start(spec.within, [_description(spec.description), _DOCUMENTATION, *told])
+        if isinstance(answer, BusError) and answer.name == _UNIT_EXISTS:  # from an attempt that broke off
+            yield from set_properties(spec.within, of_slice, spec.manager)
+        else:
+            _check_started(answer, spec.within, spec.manager, _asked(of_slice))
     properties = [
         _description(spec.description),
         _DOCUMENTATION,
-        ("Slice", "s", spec.slice),
+        ("Slice", "s", spec.within or spec.slice),
         ("CollectMode", "s", "inactive-or-failed"),
-        *((each.dbus_name, each.signature, each.value) for each in spec.properties),
+        *((each.dbus_name, each.signature, each.value) for each in of_scope),
         *added,
     ]
     answer = yield _start(spec.unit, [*properties, ("PIDFDs", "ah", [pidfd])])
     if isinstance(answer, BusError) and "PIDFDs" in answer.message:
         answer = yield _start(spec.unit, [*properties, ("PIDs", "au", [pid()])])
-    asked = ", ".join(f"{each.name}={each.text}" for each in spec.properties)
-    _check_started(answer, spec.unit, spec.manager, f"asked for {asked}")
+    _check_started(answer, spec.unit, spec.manager, _asked(of_scope))
+
+
+def _parted(spec: ScopeSpec) -> tuple[tuple[Property, ...], tuple[Property, ...]]:
+    """The properties of the job's own slice, and those of its scope: what a slice has not, or all."""
+    if not spec.within:
+        return (), spec.properties
+    scopes = {each.name for each in spec.properties if each.name == "OOMPolicy" or not controller(each.name)}
+    return (
+        tuple(each for each in spec.properties if each.name not in scopes),
+        tuple(each for each in spec.properties if each.name in scopes),
+    )
+
+
+def _asked(properties: tuple[Property, ...]) -> str:
+    return f"asked for {', '.join(f'{each.name}={each.text}' for each in properties)}"
 
 
 def start_service(
@@ -252,7 +275,7 @@ def property_of(unit: str, name: str, manager: Manager = "system") -> Conversati
     """One property of a scope. None: this systemd does not have it, or there is no such unit."""
     try:
         path = checked((yield _of_unit("GetUnit", unit)), unit, "show", manager)[0]
-        for kind in ("Scope", "Unit"):
+        for kind in ("Slice" if unit.endswith(".slice") else "Scope", "Unit"):
             answer = yield get_call(f"{SYSTEMD}.{kind}", name, path)
             if not isinstance(answer, BusError) or answer.name not in _NO_PROPERTY:
                 return checked(answer, unit, "show", manager)[0]

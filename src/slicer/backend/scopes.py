@@ -128,7 +128,7 @@ class ScopeBackend(Backend):
         """By the controllers of the scope's cgroup, and by requirements beyond controllers."""
         names = tuple(dict.fromkeys((*(item.name for item in spec.properties), *self.added(spec))))
         directory = cgroup.path_of(cgroup_name)
-        own = directory if cgroup_name.endswith(spec.unit) else ""  # otherwise there is no scope yet
+        own = directory if cgroup_name.endswith(spec.whole) else ""  # otherwise there is no scope yet
         found = acting_in(names, directory, self.manager, own)
         return tuple(n for n in names if n in found), tuple(n for n in names if n not in found)
 

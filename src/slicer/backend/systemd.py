@@ -117,20 +117,24 @@ class SystemdBackend(ScopeBackend):
                 answer = bus.ask(step, deadline_s, meanwhile)
 
     def start(self, spec: ScopeSpec, pid: int, meanwhile: Callable[[], None]) -> str:
-        """Start the scope with the process in it and wait until systemd has done so."""
+        """Start the scope with the process in it and wait until systemd has done so.
+
+        Returns its cgroup, or that of the job's own slice.
+        """
         asked = replace(spec, properties=requested(spec))
         pidfd = os.pidfd_open(pid)
         try:
             self.converse(calls.start_scope(asked, pidfd, lambda: pid), START_DEADLINE_S, meanwhile)
             try:
                 found = cgroup.of(pid)
-                is_its = found.rpartition("/")[2] == spec.unit
+                whole, _, unit = found.rpartition("/")
+                is_its = unit == spec.unit
                 calls.check_place(spec.unit, found, is_its=is_its, has_ended=proc.has_ended(pidfd))
             except BackendError:
                 # systemd may never notice that it becomes empty.
-                self.converse(calls.stop(spec.unit, self.manager, awaits_end=False))
+                self.converse(calls.stop(spec.whole, self.manager, awaits_end=False))
                 raise
-            return found
+            return whole if spec.within else found
         finally:
             os.close(pidfd)
 

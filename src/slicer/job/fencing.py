@@ -134,6 +134,6 @@ def fenced(job: Job, gpus: tuple[str, ...], starter: Backend | None = None) -> J
     new = job.fence(gpus)
     if starter is not None:
         if new:
-            starter.set_properties(job.spec.unit, new)
+            starter.set_properties(job.spec.whole, new)
         starter.close()
     return replace(job, spec=replace(job.spec, properties=(*job.spec.properties, *new)), fence=None)

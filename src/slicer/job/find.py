@@ -8,7 +8,8 @@ from slicer.config.property_names import nearest
 from slicer.errors import SlicerError, StateError, UsageError
 from slicer.kernel import cgroup, proc
 from slicer.kernel.open_files import has_open
-from slicer.model import Lease, job_of_unit, manager_of, unit_name
+from slicer.model import Lease, job_of_unit, manager_of
+from slicer.state.statefile import is_unit_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def check_scope(lease: Lease, unit_cgroup: str | None) -> None:
     A lease is a file, so slicer acts on the scope that it names only if the user, the unit and the cgroup
     match. Raises StateError.
     """
-    is_ours = _may_act_on(lease, os.geteuid()) and lease.unit == unit_name(lease.job)
+    is_ours = _may_act_on(lease, os.geteuid()) and is_unit_of(lease.unit, lease.job)
     if is_ours and unit_cgroup is not None and unit_cgroup == lease.cgroup:
         return
     if is_ours and unit_cgroup is None:

@@ -14,7 +14,17 @@ from slicer.job.program import find_program
 from slicer.kernel import cgroup, proc
 from slicer.ledger import nesting
 from slicer.ledger.leasing import Needs
-from slicer.model import KEEPER, LEASE_VARIABLE, Demand, Host, Notify, Profile, ScopeSpec, manager_of
+from slicer.model import (
+    KEEPER,
+    LEASE_VARIABLE,
+    Demand,
+    Host,
+    Notify,
+    Profile,
+    ScopeSpec,
+    is_in_job,
+    manager_of,
+)
 from slicer.record import fields_for, record, replace
 from slicer.state.allocation import slurm_job
 
@@ -53,7 +63,7 @@ class Invocation:
     job: str = ""  # the id to use; "": any
     log: str = ""  # the path of the output file; "" if the output is the terminal, or unchanged
     is_bounded: bool = False  # the log's beginning is freed as configured in [logs]
-    container: bool = True  # podman's containers stay in the job
+    container: bool = True  # containers stay in the job
     # Of a queue's line:
     directory: str = ""  # to run in
     attempt: Attempt | None = None
@@ -194,7 +204,7 @@ def outer_jobs(
         ledger.join(
             lease
             for lease in found.leases
-            if (lease.gpus or lease.slots) and not nesting.is_in_scope(own, lease)
+            if (lease.gpus or lease.slots) and not is_in_job(own, lease)
         )
     return found
 

@@ -38,7 +38,7 @@ def prepare(job: Job, held: HeldLease, why_no_cap: str | None = None) -> None:
     why = "there is none"
     if order.limit_mib and why_no_cap is None:
         gpus = (*order.outer_gpus, *held.lease.gpus)
-        why = driver_cap.keep(held.lease.cgroup, job.spec.unit, gpus, order.limit_mib << 20)
+        why = driver_cap.keep(held.lease.cgroup, job.spec.whole, gpus, order.limit_mib << 20)
     elif order.limit_mib:
         why = why_no_cap or ""
     if order.is_active:

@@ -18,7 +18,7 @@ from slicer.kernel.open_files import with_open
 from slicer.kernel.signals import STOP, send_stop
 from slicer.ledger import control_log
 from slicer.ledger.watch import LedgerWatch
-from slicer.model import Lease
+from slicer.model import Lease, is_in_job
 from slicer.record import record
 
 TYPE_CHECKING = False
@@ -136,13 +136,13 @@ def _stop_unit(lease: Lease, ledger: Ledger) -> None:
         check_scope(lease, found)
         _continue_supervisor(lease)
         thaw_to_end(lease, ledger)
-        if lease.keeper and cgroup.of(lease.keeper) != lease.cgroup:
+        if lease.keeper and not is_in_job(cgroup.of(lease.keeper), lease):
             cgroup.signal_all(lease.cgroup, signal.SIGTERM)  # systemd tells only the keeper, which was killed
         control.request_end(lease.job, lease.unit)
 
 
 def _tell_keeper(lease: Lease, ledger: Ledger, manner: Manner) -> None:
-    is_there = cgroup.of(lease.keeper) == lease.cgroup if lease.cgroup else keeper_lives(lease, ledger)
+    is_there = is_in_job(cgroup.of(lease.keeper), lease) if lease.cgroup else keeper_lives(lease, ledger)
     if not lease.keeper or not is_there:
         raise UsageError(
             f"{lease.name or lease.job} has no keeper that could do that", where="--signal and --grace",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slicer.model import LEASE_VARIABLE, Demand, Lease
+from slicer.model import LEASE_VARIABLE, Demand, Lease, is_in_job
 from slicer.record import fields_for, record
 
 TYPE_CHECKING = False
@@ -66,7 +66,7 @@ def outer_jobs(
         lease
         for lease in leases
         if lease.job in jobs
-        or is_in_scope(own_cgroup, lease)
+        or is_in_job(own_cgroup, lease)
         or (lease.keeper and lease.keeper in ancestors)
         or lease.job in known
     ]
@@ -74,11 +74,6 @@ def outer_jobs(
     is_foreign = set(jobs) <= {lease.job for lease in found if not lease.gpus}
     claims = is_foreign and _is_set(environ, "GPU_LOCK_HELD") and not environ.get("SLICER_SIM")
     return OuterJobs(found, claims and not any(lease.gpus for lease in found))
-
-
-def is_in_scope(own_cgroup: str, lease: Lease) -> bool:
-    """Whether that cgroup is the lease's, or below it: then it cannot end before the cgroup is empty."""
-    return bool(lease.cgroup) and f"{own_cgroup}/".startswith(f"{lease.cgroup}/")
 
 
 def _marked(environ: Mapping[str, str]) -> tuple[str, ...]:

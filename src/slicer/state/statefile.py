@@ -188,6 +188,19 @@ def is_job_scope(unit: str) -> bool:
     return is_job_id(job) and unit_name(job) == unit
 
 
+def is_job_unit(unit: str) -> bool:
+    """Whether a unit of that name contains a job: :func:`is_unit_of` of any."""
+    job = job_of_unit(unit)
+    return is_job_id(job) and is_unit_of(unit, job)
+
+
+def is_unit_of(unit: str, job: str) -> bool:
+    """Whether the unit's name is that of the job's scope, or of a slice of its own around that."""
+    above = unit.removesuffix(f"-{job}.slice")
+    kind, _, uid = above.partition("-")  # in gpu.slice, or in a user's slice in there
+    return unit == unit_name(job) or (above != unit and kind == "gpu" and (not uid or uid.isdigit()))
+
+
 def is_gpu(text: str) -> bool:
     """Whether the text may be a GPU's UUID, or the beginning of one."""
     return 0 < len(text) <= _GPU_CHARS and text.isascii() and text.replace("-", "").isalnum()
@@ -205,9 +218,6 @@ def are_slots(slots: dict[str, int]) -> bool:
     return all(is_slot_name(name) and 0 < count <= COUNT_MAX for name, count in slots.items())
 
 
-def _is_unit(text: str) -> bool:
-    job = job_of_unit(text)
-    return not text or (is_job_id(job) and text == unit_name(job))
 
 
 def _between(least: int, most: int) -> Callable[[Any], bool]:
@@ -228,7 +238,7 @@ _RULES: dict[str, Callable[[Any], bool]] = {
     "uid": _between(0, (1 << 32) - 2),
     "backend": ("systemd", "plain", "inner").__contains__,
     "manager": ("system", "user").__contains__,
-    "unit": _is_unit,
+    "unit": lambda text: not text or is_job_unit(text),
     "gpus": lambda value: _between(0, COUNT_MAX)(value) if isinstance(value, int) else _all(is_gpu)(value),
     "gpu_choice": _all(is_gpu),
     "gpu_indices": _all(_between(0, COUNT_MAX)),
@@ -272,7 +282,7 @@ def _check_scope(values: dict[str, Any]) -> None:
     if "unit" not in values:
         return
     unit = values["unit"]
-    if unit and unit != unit_name(values["job"]) and values["backend"] != "inner":
+    if unit and not is_unit_of(unit, values["job"]) and values["backend"] != "inner":
         raise ValueError(f"{unit} is not its scope")
     if cgroup and not (unit and cgroup.endswith(f"/{unit}")):
         raise ValueError("its cgroup is not that of its scope")

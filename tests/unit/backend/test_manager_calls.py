@@ -75,6 +75,42 @@ def test_a_systemd_without_pidfds_is_given_the_pid() -> None:  # L1
         steps.send(("failed",))
 
 
+def of_own_slice() -> Generator[Any, Any, Any]:
+    """The start of a scope in a slice of its job's own."""
+    stop = Property("TimeoutStopSec", "TimeoutStopUSec", "t", 4, "4us")
+    oom = Property("OOMPolicy", "OOMPolicy", "s", "stop", "stop")
+    spec = ScopeSpec(UNIT, "gpu.slice", "a test's", (WEIGHT, stop, oom), "system", within="gpu-x.slice")
+    return calls.start_scope(spec, 3, lambda: 4)
+
+
+def test_a_jobs_own_slice_has_the_limits_and_its_scope_the_rest() -> None:  # K3, U5
+    steps = of_own_slice()
+    first = next(steps)
+    assert [value for signature, value in first.arguments if signature == "s"] == ["gpu-x.slice", "fail"]
+    assert properties(first)[2:] == [("CPUWeight", 7)]
+    told = properties(steps.send(DONE))
+    assert ("Slice", "gpu-x.slice") in told
+    assert told[4:] == [("TimeoutStopUSec", 4), ("OOMPolicy", "stop"), ("PIDFDs", [3])]
+
+
+@pytest.mark.parametrize(
+    ("answers", "asked", "kind"),
+    [
+        ([DONE, DONE], ["StartTransientUnit"] * 2, None),
+        (
+            [BusError(f"{SYSTEMD}UnitExists", "there"), (), DONE],
+            ["StartTransientUnit", "SetUnitProperties", "StartTransientUnit"], None,
+        ),
+        ([FAILED], ["StartTransientUnit"], BackendError),
+    ],
+)  # fmt: skip
+def test_no_scope_is_started_in_a_slice_without_the_limits(
+    answers: list[Any], asked: list[str], kind: type[BackendError] | None
+) -> None:  # K3, U5
+    found, error = talk(of_own_slice(), *answers)
+    assert (found, kind and type(error)) == (asked, kind)
+
+
 # A2: somebody freezes it while it is to stop
 @pytest.mark.parametrize(
     ("answers", "asked", "said"),

@@ -62,7 +62,8 @@ class BrokerBackend(ScopeBackend):
             message = "the job requires the device fence, but the broker set none around it"
             raise RefusedError(message, where="fence", hint=HINT)
         found = cgroup.of(pid)  # verified here, too
-        if found and (found != self.started.cgroup or found.rpartition("/")[2] != spec.unit):
+        there = f"{self.started.cgroup}/{spec.unit}" if spec.within else self.started.cgroup
+        if found and (found != there or found.rpartition("/")[2] != spec.unit):
             raise BackendError(f"the broker started {spec.unit}, but the process is in {found}", hint=HINT)
         return self.started.cgroup
 
@@ -89,7 +90,7 @@ class BrokerBackend(ScopeBackend):
 
     def added(self, spec: ScopeSpec) -> tuple[str, ...]:
         if self.started is None:
-            return _told(spec.unit)
+            return _told(spec.whole)
         return tuple(name for name in self.started.limits if name != "KillSignal")  # it is for the keeper
 
     def end(self, job: str, unit: str, stop_timeout_s: float) -> None:
@@ -111,6 +112,7 @@ def start_of(spec: ScopeSpec, keeper: int) -> Start:
         slice="gpu" if spec.slice.startswith("gpu") else "cpu",
         description=spec.description, limits=limits_of(requested(spec)), share_cap=spec.share_cap,
         keeper=keeper, keeper_start=proc.start_time(keeper) or 0, fence=spec.fence, devices=spec.devices,
+        own_slice=bool(spec.within),
     )  # fmt: skip
 
 

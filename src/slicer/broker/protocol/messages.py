@@ -86,6 +86,8 @@ class Start:
     ``limits`` are resolved directives in the form of a profile: ("CPUQuota", "200%"). ``share_cap``: the
     driver should cap the scope's GPU memory at the lease's vram_mib, if it can. A request that waits may have
     its scope before its turn, and asks for it again when it has its lease. (Not every one: NoSuchJob.)
+    ``own_slice``: the scope is in a slice of the job's own, which has the limits: a daemon of the system's
+    starts processes of the job in there (docker).
     """
 
     job: str
@@ -97,6 +99,7 @@ class Start:
     keeper_start: int
     fence: str = ""  # "on": the fence is required. Root's profile may have "auto" and "off", too
     devices: tuple[str, ...] = ()  # further nodes of NVIDIA's that it may open; only root's count
+    own_slice: bool = False
 
 
 @record

@@ -16,8 +16,7 @@ from slicer.broker.server.lease_files import Claim, LeaseFiles
 from slicer.broker.server.loop import CgroupWatch, Due, Loop, ProcessWatch, watch_cgroup
 from slicer.broker.server.requests import Refusal
 from slicer.kernel import cgroup, proc
-from slicer.ledger.nesting import is_in_scope
-from slicer.model import Busy, Lease, Ticket, Usage
+from slicer.model import Busy, Lease, Ticket, Usage, is_in_job
 from slicer.record import replace
 
 
@@ -239,7 +238,7 @@ class Leases:
     def inside_of(self, pid: int, uid: int) -> tuple[Lease, ...]:
         """The user's leases in whose scopes a process runs, outermost first."""
         here = cgroup.of(pid)
-        found = (lease for lease in self.listed if lease.uid == uid and is_in_scope(here, lease))
+        found = (lease for lease in self.listed if lease.uid == uid and is_in_job(here, lease))
         return tuple(sorted(found, key=lambda lease: lease.since_s))
 
     def check_inside(self, jobs: tuple[str, ...], uid: int) -> None:

@@ -50,7 +50,7 @@ class Scopes:
 
     def cgroup_for(self, spec: ScopeSpec) -> str:
         """The scope's future cgroup, in the form of /proc/PID/cgroup."""
-        return units.cgroup_of(spec.slice, spec.unit, self.above)
+        return units.cgroup_of(spec.within or spec.slice, spec.unit, self.above)
 
     def start(
         self, spec: ScopeSpec, uid: int, pidfd: int, done: Callable[[str | BackendError], None]
@@ -167,7 +167,7 @@ class _Start:
     def _stop(self) -> None:
         """Stop even an empty scope: systemd may never notice that it is empty."""
         if not self._has_strangers():
-            self._scopes.stop(self._spec.unit, lambda _: None)
+            self._scopes.stop(self._spec.whole, lambda _: None)
 
     def _has_strangers(self) -> bool:
         """Whether another user's process is in the scope. It was not requested, and must not be killed.

@@ -25,7 +25,7 @@ from slicer.broker.server.scopes import Scopes
 from slicer.config.properties import FENCE_DIRECTIVES
 from slicer.errors import BackendError, GoneError, SlicerError
 from slicer.kernel import cgroup, proc
-from slicer.model import Property, ScopeSpec, detached_unit, lease_from, unit_name
+from slicer.model import Property, ScopeSpec, detached_unit, is_in_job, lease_from, slice_around, unit_name
 from slicer.record import replace
 
 
@@ -71,7 +71,8 @@ class Scoping:
         is_ahead = is_there and before.keeper != pid
         if is_ahead and self._limits_asked.has_time_limit(asked, before.uid, holding.claim.gids):
             raise Refusal("BadProcess", "its scope was started before it had a time limit")
-        self._leases.rewrite(holding, replace(before, keeper=pid, unit=spec.unit, cgroup=there))
+        whole = os.path.dirname(there) if spec.within else there
+        self._leases.rewrite(holding, replace(before, keeper=pid, unit=spec.whole, cgroup=whole))
         faults.point("broker-starting")
         rules = device_rules(limits.properties)
         if is_there and not before.gpus and rules == device_rules(self._limits_asked.of_no_lease()):
@@ -84,7 +85,7 @@ class Scoping:
 
         holding.is_starting = True
         if is_there:
-            self._scopes.set_properties(spec.unit, rules, lambda error: done(error or there))
+            self._scopes.set_properties(spec.whole, rules, lambda error: done(error or there))
         else:
             self._scopes.start(spec, before.uid, pidfd, done)
         faults.point("broker-asked")
@@ -105,7 +106,8 @@ class Scoping:
             others = [each for each in limits.properties if each.name not in FENCE_DIRECTIVES]
             spec = scope_of(asked, ticket.uid, (*others, *self._limits_asked.of_no_lease()))
             there = self._scopes.cgroup_for(spec)
-            told = messages.StartedScope(spec.unit, there, limits.words, limits.is_fenced, "")
+            whole = os.path.dirname(there) if spec.within else there
+            told = messages.StartedScope(spec.whole, whole, limits.words, limits.is_fenced, "")
             self._start_without_lease(call, spec, pidfd, told)
 
     def _start_without_lease(self, call: ReceivedCall, spec: ScopeSpec, pidfd: int, told: object) -> None:
@@ -143,7 +145,7 @@ class Scoping:
         if holding.is_starting and is_same:
             self._asking[holding.lease.job] = connection
             return True
-        is_in = is_same and cgroup.of(asked.keeper) == holding.lease.cgroup
+        is_in = is_same and is_in_job(cgroup.of(asked.keeper), holding.lease)
         if not is_in and (holding.claim.held or holding.is_starting):
             raise Refusal("JobExists", f"{holding.lease.job} already has a scope")
         return False
@@ -278,4 +280,7 @@ def check_keeper_free(leases: Leases, moving: Collection[int], job: str, pid: in
 
 def scope_of(asked: Start, uid: int, properties: tuple[Property, ...]) -> ScopeSpec:
     slice_name = units.slice_of("gpu" if asked.slice == "gpu" else "cpu", uid)
-    return ScopeSpec(unit_name(asked.job), slice_name, asked.description, properties, "system")
+    within = slice_around(slice_name, asked.job) if asked.own_slice else ""
+    return ScopeSpec(
+        unit_name(asked.job), slice_name, asked.description, properties, "system", within=within
+    )  # fmt: skip

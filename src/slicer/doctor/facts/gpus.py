@@ -24,6 +24,7 @@ from slicer.kernel.proc import names_in, text_of
 from slicer.kernel.users import group_name
 from slicer.record import record
 from slicer.share.program import library_path
+from slicer.state.statefile import is_job_unit
 
 _NVIDIA = "0x10de"
 _AMD = "0x1002"
@@ -149,7 +150,7 @@ def _users(driver: Nvml, details: tuple[GpuDetails, ...], uid: int) -> tuple[Gpu
     index = {each.uuid: each.index for each in details}
     found = []
     for process in take(driver, None, ()).processes:
-        in_scope = "/slicer-" in process.cgroup
+        in_scope = "/slicer-" in process.cgroup or any(map(is_job_unit, process.cgroup.split("/")))
         owner = _owner(process.pid)
         is_marked = process.jobs and owner == uid  # other users can put anything into their environment
         # Nobody else can create scopes below the cgroup of this user's manager.
