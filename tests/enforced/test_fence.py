@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.fake_nvml import FakeNvml
-from tests.systemd.helpers import systemctl
+from tests.systemd.helpers import dockers, systemctl
 from tests.systemd.helpers.containers import IMAGE, RUN, make_image, remove_all
 from tests.systemd.helpers.jobs import Done, Slicer, configured
 from tests.systemd.helpers.nodes import EVERYTHING, make_node, remove_node
@@ -152,3 +152,15 @@ def test_a_container_opens_the_jobs_gpus_and_no_others(slicer: Slicer, eight: Fa
     assert "No such device or address" in opened("/dev/nvidia6")  # it has no driver
     assert "not permitted" in opened("/dev/nvidia0")
     remove_all()
+
+
+def test_a_container_of_dockers_opens_the_jobs_gpus_and_no_others(
+    slicer: Slicer, eight: FakeNvml
+) -> None:  # X1, U5
+    def opened(node: str) -> str:
+        container = (*dockers.RUN, "--privileged", dockers.IMAGE, "cat", node)
+        return slicer.run("-q", "--gpu", "1", "--", *container, env=eight.env).stderr
+
+    with dockers.dockerd():
+        assert "No such device or address" in opened("/dev/nvidia6")  # it has no driver
+        assert "not permitted" in opened("/dev/nvidia0")

@@ -12,12 +12,13 @@ import pytest
 from slicer.backend import scopes
 from slicer.model import Outcome
 from slicer.outcome import samples
+from tests.fake_nvml import FakeNvml
 from tests.machines.settings import ci
-from tests.systemd.helpers import systemctl
+from tests.systemd.helpers import dockers, systemctl
 from tests.systemd.helpers.containers import IMAGE, RUN, make_image, podman, remove_all
 from tests.systemd.helpers.jobs import SYSTEM_HISTORY, Done, Slicer
 
-pytest_plugins = ["tests.systemd.helpers.fixtures"]
+pytest_plugins = ["tests.systemd.helpers.fixtures", "tests.fake_nvml"]
 pytestmark = pytest.mark.enforced
 
 MIB = 1 << 20
@@ -230,3 +231,14 @@ def test_a_container_has_the_jobs_memory(slicer: Slicer) -> None:  # K3, U5
     assert 200 * MIB < (outcome.usage.memory_peak_bytes or 0) <= 300 * MIB
     assert podman("ps", "--all", "--quiet") == ""
     remove_all()
+
+
+def test_a_container_of_dockers_has_the_jobs_memory(slicer: Slicer, fake_nvml: FakeNvml) -> None:  # K3, U5
+    limits = ("-g1", "--set", "MemoryMax=300M", "--set", "MemorySwapMax=0")
+    with dockers.dockerd():
+        done = slicer.run(*limits, "--", *dockers.RUN, dockers.IMAGE, "tail", "/dev/zero", env=fake_nvml.env)
+    assert done.code == 137, done
+    outcome = slicer.outcome_of(done)
+    assert outcome.reason == "oom-kill"
+    assert 200 * MIB < (outcome.usage.memory_peak_bytes or 0) <= 300 * MIB
+    assert outcome.usage.cpu_s

@@ -65,6 +65,7 @@ def _install_files(tree: Path, image_key: str, log: Path) -> None:
         systemctl enable slicer-agent.service
         systemctl set-default multi-user.target
         systemctl mask man-db.timer munge.service slurmctld.service slurmd.service
+        systemctl disable --quiet docker.service docker.socket containerd.service || true
         # What mmdebstrap was told would be dpkg's configuration for ever.
         rm /etc/dpkg/dpkg.cfg.d/99mmdebstrap
     """

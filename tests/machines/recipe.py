@@ -38,6 +38,8 @@ _DEBIAN_BUILD = "build-essential debhelper dh-python pybuild-plugin-pyproject"
 _MEDIA = "ffmpeg"
 # Containers, and what is in them. (Debian 12's podman is older than what slicer needs of it.)
 _PODMAN = "podman crun uidmap catatonit busybox-static"
+# Docker's daemon, which tests start (tests/systemd/helpers/dockers.py), and its client.
+_DOCKER = "docker.io docker-cli"
 # A cluster of one machine, for `slicer queue --engine slurm`: tests start it (tests/slurm_box.py).
 _SLURM = "slurm-wlm munge"
 _QEMU = "linux-image-cloud-amd64 initramfs-tools zstd"
@@ -78,7 +80,7 @@ class Suite:
 SUITES = {
     suite.name: suite
     for suite in (
-        Suite("trixie", systemd=257, python="3.13", packages=(_MEDIA, *_PODMAN.split())),
+        Suite("trixie", systemd=257, python="3.13", packages=(_MEDIA, *_PODMAN.split(), *_DOCKER.split())),
         Suite("bookworm", systemd=252, python="3.11"),
     )
 }

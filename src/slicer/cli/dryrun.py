@@ -22,7 +22,7 @@ from slicer.kernel.users import other_user
 from slicer.ledger import leasing
 from slicer.ledger.ledger import Ledger
 from slicer.ledger.status import existing_ledger
-from slicer.model import Busy, Gpu, ScopeSpec
+from slicer.model import Busy, Gpu, ScopeSpec, slice_around
 from slicer.quantity import format_duration
 from slicer.record import record
 from slicer.share.details import wants
@@ -149,6 +149,7 @@ def _overview(
     ]
     if plan.broker or plans.may_be_fenced(plan) or profile.fence == "off":
         rows.append(("fence", fencing.described(plan, backend)))
+    rows += [("docker", line) for line in _docker(plan, backend, spec, forecast.gpus)]
     rows += [("podman", line) for line in _podman(plan, backend, forecast.gpus)]
     if profile.share != "off":
         rows.append(("sharing", _sharing(plan)))
@@ -181,6 +182,19 @@ def _podman(plan: Plan, backend: Backend, gpus: tuple[str, ...]) -> tuple[str, .
     text = podman.settings(made.get("CUDA_VISIBLE_DEVICES", ""), has_numbers=plan.profile.gpu_ids == "index")
     path = podman.path_of(statedir.where(plan.environ, os.geteuid()), text)
     return (f"{program.PODMAN_VARIABLE}={path}", *text.splitlines()[1:])
+
+
+def _docker(plan: Plan, backend: Backend, spec: ScopeSpec, gpus: tuple[str, ...]) -> tuple[str, ...]:
+    """What the job would add to a ``docker run``. Raises RefusedError."""
+    if not plan.program.endswith("/docker"):
+        return ()
+    from slicer.job import docker_client
+
+    notes: list[str] = []
+    found = docker_client.found(plan, backend, notes.append)
+    if found is None:
+        return tuple(notes)
+    return found.added(slice_around(spec.slice, _ID), _ID, gpus)
 
 
 def _is_wanted(setting: Setting) -> bool:

@@ -88,7 +88,7 @@ GROUPS = {
         _flag("-d --detach", "detach", "Run in the background: print its id, and write a log."),
         _option("--timeout", "DURATION", "End it after this long (SIGTERM, SIGKILL); exit 124."),
         _flag("--exec", "exec", "Become the command instead of supervising it; no outcome is recorded."),
-        _flag("--no-container", "container", "Let podman put containers outside of the job.", True, False),
+        _flag("--no-container", "container", "Let podman and docker put containers elsewhere.", True, False),
         _flag(
             "--linger", "linger", "Wait for processes that outlive the command instead of ending them.",
             None,

@@ -87,6 +87,8 @@ class Task:
     has_lost_caller: Callable[[], bool] | None = None  # called at SIGIO: the job ends with its caller
     manager: Manager = "system"  # of the scope
     log_mib: int = 0  # of standard output, beyond which its beginning is freed; 0: never
+    cgroup: str = ""  # the job's, with a scope
+    end_containers: Callable[[], None] | None = None  # kills those that a daemon runs for the job
 
 
 class Command:
@@ -102,7 +104,7 @@ class Command:
         self._others = others
         self._output = output
         self._job_control = JobControl(task.supervisor)
-        self._directory = cgroup.path_of(cgroup.of("self")) if task.scope else ""
+        self._directory = cgroup.path_of(task.cgroup) if task.scope else ""
         self._pid = 0
         self._status: int | None = None  # in waitpid(2)'s form; None: it runs
         self._cpu = (0.0, 0.0, 0)  # user s, system s, peak KiB, from wait4(2)
@@ -291,11 +293,16 @@ class Command:
         return [pid for pid in pids if pid not in spared or pid == self._pid]
 
     def _kill(self) -> None:
+        self._end_containers()  # first, so that their client still hears of it
         if self._signal_all(signal.SIGKILL):
             self._step(Event("killed"))
         else:  # the remaining processes are another user's (sudo): report them, and wait for their end
             self._step(Event("spared"))
             self._report(len(self._others()))
+
+    def _end_containers(self) -> None:
+        if self._task.end_containers is not None:
+            self._task.end_containers()
 
     def _report(self, leftovers: int = 0) -> None:
         life, usage = self._life, self._usage()
@@ -349,6 +356,8 @@ class Command:
     def _end_leftovers(self) -> int:
         """Wait for (linger) or end the command's leftovers; the number of ended processes."""
         ended: set[tuple[int, int]] = set()
+        if os.WIFSIGNALED(self._status or 0) and not self._task.linger:
+            self._end_containers()  # its client has not seen their ends, nor perhaps their starts
         while left := living(self._others):
             pids = [pid for pid, _ in left]
             whom = self._whom(pids)

@@ -284,8 +284,10 @@ def report_without(
     if is_unseen or (left and not job.profile.linger):
         if started.cgroup and job.spec.has_keeper:
             cgroup.signal_all(started.cgroup, signal.SIGTERM)  # systemd would tell the keeper alone
+        if left and job.docker is not None:
+            job.docker.end(job.id, job.env(held.lease.gpus))
         try:
-            backend.end(job.id, job.spec.unit, stop_timeout_s(job.profile))
+            backend.end(job.id, job.spec.whole, stop_timeout_s(job.profile))
         except SlicerError as error:
             warn(str(error))
     # A process that cleared its environment is not listed as living, but holds the lease.

@@ -12,6 +12,8 @@ from slicer.job.plan import Plan, job_of, may_be_fenced, needs_of, spec_of
 from slicer.kernel import proc
 from slicer.ledger import leasing
 from slicer.ledger.leasing import Requester
+from slicer.model import slice_around
+from slicer.record import replace
 from slicer.text import command_text, one_line
 
 TYPE_CHECKING = False
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from slicer.broker.client.connection import Connection
     from slicer.broker.protocol.messages import Binding
     from slicer.gpu.observer import GpuObserver
+    from slicer.job.job import Container
     from slicer.ledger.held_lease import HeldLease
     from slicer.ledger.leasing import Hooks, Needs, PreparedRequest
     from slicer.ledger.ledger import Ledger
@@ -66,21 +69,23 @@ def request_of(
         limits = idle_limits(profile.idle_timeout_s, profile.on_idle)
     requester = Requester(
         job_id, invocation.name, shown, backend.name, backend.manager,
-        "" if backend.name == "plain" else spec.unit, plan.outer.leases, profile.name, *limits,
+        "" if backend.name == "plain" else spec.whole, plan.outer.leases, profile.name, *limits,
     )  # fmt: skip
     return prepare(plan.broker, requester, needs_of(plan), observer)
 
 
 def prepare_job(
-    job_id: str, plan: Plan, backend: Backend, observer: GpuObserver
+    job_id: str, plan: Plan, backend: Backend, observer: GpuObserver, docker: Container | None = None
 ) -> tuple[Job, PreparedRequest]:
-    """The plan's job, and its request for the lease.
+    """The plan's job, and its request for the lease. ``docker``: the container that its command starts.
 
     Raises as :func:`request_of`; RefusedError if a required fence is impossible.
     """
     spec = spec_of(job_id, plan, backend)
+    if docker is not None:
+        spec = replace(spec, within=slice_around(spec.slice, job_id))
     wanted = request_of(job_id, plan, backend, spec, observer)
-    job = job_of(job_id, plan, spec, backend)
+    job = replace(job_of(job_id, plan, spec, backend), docker=docker)
     if not may_be_fenced(plan):
         return job, wanted
     from slicer.job import fencing

@@ -14,7 +14,7 @@ from slicer.text import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Protocol
 
     from slicer.job.command import Output
@@ -60,6 +60,15 @@ if TYPE_CHECKING:
 
         def end(self, outcome: Outcome) -> str:
             """Note how it ended. Returns what went wrong. Safe to repeat."""
+
+    class Container(Protocol):
+        """A container that a daemon starts in the job's own slice, for the command."""
+
+        def words(self, slice_name: str, job: str, gpus: tuple[str, ...]) -> tuple[str, ...]:
+            """The command line to execute. ``gpus``: those of the lease."""
+
+        def end(self, job: str, environ: Mapping[str, str]) -> None:
+            """Remove it, if it runs or may be started: at once, by SIGKILL."""
 
 
 OWN_OUTPUT = (1, 2)  # slicer's own stdout and stderr
@@ -111,6 +120,7 @@ class Job:
     notify: Notify | None = None  # who is notified of which events; None: nobody
     broker: str = ""  # the socket of the broker that granted its lease; "": the user's own ledger did
     keeps_containers: bool | None = None  # podman's, in its scope; None: as its environment says
+    docker: Container | None = None  # that its command starts through dockerd; None: it starts none
     # The rest of its scope's properties, by the GPUs of the lease. None: spec has them all.
     fence: Callable[[tuple[str, ...]], tuple[Property, ...]] | None = None
 
@@ -134,6 +144,10 @@ class Job:
         except StateError as error:
             tell(self, "error", lease=lease, message=f"podman's containers leave the job: {error}")
             return made
+
+    def words(self, gpus: tuple[str, ...]) -> tuple[str, ...]:
+        """The command to execute. ``gpus``: those of the lease."""
+        return self.command if self.docker is None else self.docker.words(self.spec.within, self.id, gpus)
 
     @property
     def has_share_file(self) -> bool:

@@ -97,14 +97,16 @@ class Keeper:
             from slicer.job import sharing
 
             self._share_file = sharing.keep_file(job, self._held)
+        env, docker = job.variables(self._held), job.docker
         task = Task(
-            program=job.program, command=job.command, env=job.variables(self._held),
+            program=job.program, command=job.words(lease.gpus), env=env,
             scope=job.spec.unit if self._backend.name == "systemd" else "", timeout_s=profile.timeout_s,
             stop=rule_of(profile), linger=profile.linger, supervisor=self._supervisor,
             by="slicer queue" if job.queue else "slicer run",
             inherited=(*descriptors, *self._ledger.joined.values()), mask=self._mask,
             manager=job.spec.manager, log_mib=job.log_mib,
-            has_lost_caller=self._has_lost_caller if job.ends_with_caller else None,
+            has_lost_caller=self._has_lost_caller if job.ends_with_caller else None, cgroup=started.cgroup,
+            end_containers=None if docker is None else lambda: docker.end(job.id, env),
         )  # fmt: skip
         self._held.note_begun()
         report, usage = self._run(task, started)

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from slicer.job.execution import Execution
-    from slicer.job.job import Job, Listener, RunListener
+    from slicer.job.job import Container, Job, Listener, RunListener
     from slicer.kernel.terminal import Settings
     from slicer.state.statedir import StateDir
 
@@ -129,7 +129,8 @@ def _run_planned(
     if backend.notice:
         listener.notice(backend.notice)
     gpu_observer = GpuObserver(plan.config.policy)
-    job, wanted = granting.prepare_job(job_id, plan, backend, gpu_observer)
+    docker = _docker(plan, backend, listener)
+    job, wanted = granting.prepare_job(job_id, plan, backend, gpu_observer, docker)
     wanted = ask(wanted)
     for note in gpu_observer.notes:
         listener.notice(note)
@@ -245,7 +246,8 @@ def _warn(plan: Plan, listener: Listener) -> None:
         from slicer.job.outside import what_is_lost, what_is_replaced
 
         replaced = "" if plan.missing.gpu_choice else what_is_replaced(plan.environ)
-        for warning in filter(None, (replaced, what_is_lost(plan.invocation.command))):
+        lost = "" if plan.program.endswith("/docker") else what_is_lost(plan.invocation.command)
+        for warning in filter(None, (replaced, lost)):
             listener.warning(warning)
 
 
@@ -301,6 +303,15 @@ def _say_no_fence(plan: Plan, backend: Backend, directory: StateDir, listener: L
         listener.notice(
             f"no device fence: {why}, so a job can open GPUs that it has no lease on (shown once per boot)"
         )
+
+
+def _docker(plan: Plan, backend: Backend, listener: Listener) -> Container | None:
+    """The container that the command starts through dockerd, to be in the job. Raises RefusedError."""
+    if not plan.program.endswith("/docker"):
+        return None
+    from slicer.job import docker_client
+
+    return docker_client.found(plan, backend, listener.warning)
 
 
 def _say_containers_leave(plan: Plan, backend: Backend, directory: StateDir, listener: Listener) -> None:
