@@ -121,20 +121,20 @@ def test_a_lost_keeper_leaves_no_container(slicer: Slicer, gpus: dict[str, str])
     assert job.end().code == 137
 
 
-def test_without_slicer_the_container_keeps_the_lease_until_it_is_stopped(
-    slicer: Slicer, gpus: dict[str, str]
-) -> None:  # K1, K2
-    job = started(slicer, gpus)
-    lease = job.lease()
+def test_without_slicer_systemd_ends_the_container(slicer: Slicer, gpus: dict[str, str]) -> None:  # K1, K2
+    heeds = 'trap "rm /on/it; exit" TERM; echo up; while :; do sleep 1; done'
+    on = slicer.path("on")
+    on.mkdir()
+    (on / "it").touch()
+    job = slicer.start("-g1", "--", *RUN, f"--volume={on}:/on", IMAGE, "sh", "-c", heeds, env=gpus)
+    job.said("up")
+    lease, client = job.lease(), client_of(job)
     slicer.dirty = True
     job.kill()
-    os.kill(client_of(job), signal.SIGKILL)
+    os.kill(client, signal.SIGKILL)
     os.kill(lease.keeper, signal.SIGKILL)
-    until(lambda: "sleep" in (left := names_below(lease.cgroup)) and "docker" not in left, "it is alone")
-    assert slicer.is_busy("-g2", env=gpus)
-    slicer.command("stop", lease.job)
-    assert not slicer.is_busy("-g2", env=gpus)
-    systemctl.output("systemctl", "stop", lease.unit)  # a later job would sweep it
+    until(lambda: not (on / "it").exists(), "the container was asked to end")
+    until(lambda: not slicer.is_busy("-g2", env=gpus), "the lease is over")
 
 
 def test_a_detached_container_is_waited_for_where_that_is_asked(

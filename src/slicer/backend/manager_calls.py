@@ -117,6 +117,7 @@ def start_scope(
         _description(spec.description),
         _DOCUMENTATION,
         ("Slice", "s", spec.within or spec.slice),
+        *([("PropagatesStopTo", "as", [spec.within])] if spec.within else []),  # whatever ended the scope
         ("CollectMode", "s", "inactive-or-failed"),
         *((each.dbus_name, each.signature, each.value) for each in of_scope),
         *added,

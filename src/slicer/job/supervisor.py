@@ -277,15 +277,6 @@ class Supervisor:
         os.waitpid(self._keeper, 0)
         os.close(self._up_read)
         os.close(self._down_write)
-        own_slice = self._job.spec.within
-        if self._cgroup and own_slice and not self._job.broker:  # the broker does it itself
-            from slicer.kernel.cgroup import path_of, populated
-
-            if not populated(path_of(self._cgroup)):
-                try:
-                    self._backend.request_end(self._job.id, own_slice)
-                except BackendError:
-                    pass  # a later job does it
 
     def _kills_in_slice(self) -> int | None:
         """The slice's out-of-memory kills, if the kernel kills a scope as a whole (OOMPolicy=kill).

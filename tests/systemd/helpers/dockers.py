@@ -24,7 +24,7 @@ box=$(mktemp -d)
 trap 'rm -r "$box"' EXIT
 mkdir "$box/bin"
 cp "$(command -v busybox)" "$box/bin/busybox"
-for name in cat env sh sleep tail; do ln -s busybox "$box/bin/$name"; done
+for name in cat env rm sh sleep tail; do ln -s busybox "$box/bin/$name"; done
 tar -C "$box" -c . | docker import - box
 """
 

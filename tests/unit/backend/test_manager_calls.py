@@ -90,7 +90,8 @@ def test_a_jobs_own_slice_has_the_limits_and_its_scope_the_rest() -> None:  # K3
     assert properties(first)[2:] == [("CPUWeight", 7)]
     told = properties(steps.send(DONE))
     assert ("Slice", "gpu-x.slice") in told
-    assert told[4:] == [("TimeoutStopUSec", 4), ("OOMPolicy", "stop"), ("PIDFDs", [3])]
+    assert ("PropagatesStopTo", ["gpu-x.slice"]) in told
+    assert told[5:] == [("TimeoutStopUSec", 4), ("OOMPolicy", "stop"), ("PIDFDs", [3])]
 
 
 @pytest.mark.parametrize(
