@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     Resource = Literal["gpu", "cpu", "slot"]  # a scarce resource; slot: one with a name other than "cpu"
     Value = bool | int | str | bytes | tuple[tuple[str, str], ...] | tuple[tuple[str, int], ...]
 
+SLICE_VARIABLE = "SLICER_SLICE"  # names the job's own slice, in its environment
 LEASE_VARIABLE = "SLICER_LEASE"  # in a job's environment: the ids of its outer jobs
 KEEPER = "slicer-keeper"  # a keeper's name in /proc/PID/comm
 SLICES: tuple[SliceName, ...] = ("cpu", "gpu")

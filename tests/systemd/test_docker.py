@@ -151,6 +151,22 @@ def test_a_detached_container_is_waited_for_where_that_is_asked(
     assert not slicer.is_busy("-g2", env=gpus)
 
 
+def test_a_script_puts_its_containers_into_the_slice_that_it_is_told(
+    slicer: Slicer, gpus: dict[str, str]
+) -> None:  # U5, K2
+    run = " ".join((*RUN, '--cgroup-parent="$SLICER_SLICE"', "--detach", "--restart=always"))
+    script = f"{run.replace('--rm', '')} {IMAGE} sleep 1000; echo up; exec sleep 1000"
+    job = slicer.start("-g1", QUICK, "--docker", "--", "sh", "-c", script, env=gpus)
+    job.said("up")
+    lease = job.lease()
+    until(lambda: [*names_below(lease.cgroup)].count("sleep") and docker("ps", "--quiet"), "it runs there")
+    slicer.command("stop", lease.job)
+    job.end()
+    assert docker("ps", "--all", "--quiet") == ""
+    refused = slicer.run("--profile", "light", "--docker", "--", "true", env=gpus)
+    assert (refused.code, "cpu.slice" in refused.stderr) == (125, True), refused
+
+
 def test_dockerd_may_be_started_anew(slicer: Slicer, gpus: dict[str, str]) -> None:  # K2
     job = started(slicer, gpus)
     systemctl.output("systemctl", "restart", "docker.service")

@@ -15,6 +15,7 @@ from slicer.errors import BrokerError, GpuError, InfeasibleError, NoGpu
 from slicer.gpu.observer import GpuObserver
 from slicer.job import fencing, granting, podman, program, scope
 from slicer.job import plan as plans
+from slicer.job.launch import containers_of
 from slicer.job.plan import Invocation, Plan
 from slicer.job.words import describe_busy, describe_resources, length_words
 from slicer.kernel.proc import now_s
@@ -185,16 +186,10 @@ def _podman(plan: Plan, backend: Backend, gpus: tuple[str, ...]) -> tuple[str, .
 
 
 def _docker(plan: Plan, backend: Backend, spec: ScopeSpec, gpus: tuple[str, ...]) -> tuple[str, ...]:
-    """What the job would add to a ``docker run``. Raises RefusedError."""
-    if not plan.program.endswith("/docker"):
-        return ()
-    from slicer.job import docker_client
-
+    """What the job would add for docker. Raises RefusedError."""
     notes: list[str] = []
-    found = docker_client.found(plan, backend, notes.append)
-    if found is None:
-        return tuple(notes)
-    return found.added(slice_around(spec.slice, _ID), _ID, gpus)
+    found = containers_of(plan, backend, notes.append)
+    return tuple(notes) if found is None else found.added(slice_around(spec.slice, _ID), _ID, gpus)
 
 
 def _is_wanted(setting: Setting) -> bool:

@@ -39,8 +39,7 @@ slicer reads:
   SLICER_SKIP_GPU_LOCK=1  take no lease on a GPU: the job does not use it
                           (also PSRUN_SKIP_GPU_LOCK)
   GPU_LOCK_HELD=1         a wrapper around slicer already holds the GPU
-  GPU_LOCK_PATH=FILE      with a lease on a GPU, also lock this file, for
-                          scripts that flock it
+  GPU_LOCK_PATH=FILE      with a lease on a GPU, lock what scripts lock, too
   SLICER_SHARE_QUANTUM_MS=N, SLICER_SHARE_WINDOW_MS=N, SLICER_SHARE_DRAIN_MS=N
                           with --share: how long a turn lasts while others of
                           its priority wait (0: these take no turns), how much
@@ -52,6 +51,7 @@ A job finds:
   CUDA_VISIBLE_DEVICES    its GPUs, or nothing
   SLICER_GPU_INDICES      their numbers, as nvidia-smi counts
   SLICER_LEASE            its id, behind those of the jobs around it
+  SLICER_SLICE            with --docker: the parent cgroup for containers
   OMP_NUM_THREADS and the like: how many threads its libraries start
 """,
     "units": """\

@@ -88,6 +88,7 @@ GROUPS = {
         _flag("-d --detach", "detach", "Run in the background: print its id, and write a log."),
         _option("--timeout", "DURATION", "End it after this long (SIGTERM, SIGKILL); exit 124."),
         _flag("--exec", "exec", "Become the command instead of supervising it; no outcome is recorded."),
+        _flag("--docker", "docker", "For containers of docker: a slice of the job, $SLICER_SLICE."),
         _flag("--no-container", "container", "Let podman and docker put containers elsewhere.", True, False),
         _flag(
             "--linger", "linger", "Wait for processes that outlive the command instead of ending them.",
@@ -118,8 +119,8 @@ OPTIONS = tuple(option for group in GROUPS.values() for option in group)
 
 # Without a scope there are no properties, and no unit for the log.
 _SCOPE_FIELDS = (
-    "set", "backend", "exec", "container", "journal", "dry_run", "share", "share_mode", "notify", "detach",
-    "log_to", "after", "begin", "job", "follower", "detached", "awaits", "begins_at",
+    "set", "backend", "exec", "docker", "container", "journal", "dry_run", "share", "share_mode", "notify",
+    "detach", "log_to", "after", "begin", "job", "follower", "detached", "awaits", "begins_at",
 )  # fmt: skip
 
 _HOLD_OPTIONS = (

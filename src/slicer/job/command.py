@@ -356,8 +356,6 @@ class Command:
     def _end_leftovers(self) -> int:
         """Wait for (linger) or end the command's leftovers; the number of ended processes."""
         ended: set[tuple[int, int]] = set()
-        if os.WIFSIGNALED(self._status or 0) and not self._task.linger:
-            self._end_containers()  # its client has not seen their ends, nor perhaps their starts
         while left := living(self._others):
             pids = [pid for pid, _ in left]
             whom = self._whom(pids)
@@ -366,6 +364,8 @@ class Command:
                 ended.update(each for each in left if each[0] in whom)
             self._wait_for_any(pids)
             self._meet_deadlines()
+        if os.WIFSIGNALED(self._status or 0):
+            self._end_containers()  # it was docker's client, perhaps, whose container is about to be started
         return len(ended)
 
     def _wait_for_any(self, pids: list[int]) -> None:

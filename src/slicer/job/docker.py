@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 LABEL = "slicer.job"
 _VISIBLE = "NVIDIA_VISIBLE_DEVICES"  # what NVIDIA's runtime shows, unless --gpus says it; images set "all"
 _NVIDIA = "nvidia"
-_DEVICES = ("/dev/nvidia", "nvidia.com/gpu")
+_CDI = "nvidia.com/gpu="
+_DEVICES = ("/dev/nvidia", _CDI)
+_ALL = ("device", f"{_CDI}all")  # as --gpus all, where GPUs have names by CDI alone (NixOS)
 # docker's options that take no value: those of docker itself, and those of run (docker/cli 29).
 _DOCKERS = ("D", "debug", "tls", "tlsverify", "v", "version", "help")
 _RUNS = (
@@ -69,13 +71,17 @@ class Daemon:
 
 def parse(command: Sequence[str]) -> DockerRun | None:
     """The command line's parts; None: it starts no container."""
-    options, rest = _options(command[1:], _DOCKERS)
-    head = (*command[:1], *(word for option in options for word in option.words))
+    _, rest = _options(command[1:], _DOCKERS)
     size = 2 if rest[:1] == ("container",) else 1
     if rest[size - 1 : size] != ("run",):
         return None
     own, image = _options(rest[size:], _RUNS)
-    return DockerRun(head, rest[:size], own, image)
+    return DockerRun((*command[:1], *own_options(command)), rest[:size], own, image)
+
+
+def own_options(command: Sequence[str]) -> tuple[str, ...]:
+    """docker's own options, which say what daemon it asks."""
+    return tuple(word for option in _options(command[1:], _DOCKERS)[0] for word in option.words)
 
 
 def _options(words: Sequence[str], flags: tuple[str, ...]) -> tuple[tuple[RunOption, ...], tuple[str, ...]]:
@@ -128,7 +134,8 @@ def why_refused(run: DockerRun, gpus: int, *, linger: bool) -> str:
         return "--restart: the end of the job ends the container"
     if not linger and set(run.values("d", "detach")) - set(_FALSE):
         return "--detach: the job ends with the command, and the container with it (--linger waits for it)"
-    if any(value.startswith(_DEVICES) for value in run.values("device")):
+    devices = set(run.values("device")) - {_ALL[1] if gpus else ""}
+    if any(value.startswith(_DEVICES) for value in devices):
         return "--device: a container gets the GPUs of the lease, without an option"
     for value in run.values("gpus"):
         count, _ = _gpu_fields(value)
@@ -148,10 +155,23 @@ def _gpu_fields(value: str) -> tuple[str, str]:
     return "".join(which).removeprefix("count="), ",".join(each for each in fields if each not in which)
 
 
+def is_compose_up(command: Sequence[str]) -> bool:
+    """Whether that is a ``docker compose`` which starts containers."""
+    _, rest = _options(command[1:], _DOCKERS)
+    return rest[:1] == ("compose",) and not {"create", "run", "start", "up"}.isdisjoint(rest)
+
+
+def container_in(cgroup: str) -> str:
+    """The id of the container that has a cgroup of that name; "": none has."""
+    return cgroup.removeprefix("docker-").removesuffix(".scope") if cgroup.startswith("docker-") else ""
+
+
 def added(run: DockerRun, slice_name: str, job: str, gpus: Sequence[str], runtime: str) -> tuple[str, ...]:
     """The options that a job adds. ``gpus``: their UUIDs; ``runtime``: the daemon's default one."""
     words = [f"--cgroup-parent={slice_name}", f"--label={LABEL}={job}"]
-    if gpus:
+    if gpus and _ALL[1] in run.values("device"):
+        words += [f"--device={_CDI}{each}" for each in gpus]
+    elif gpus:
         asked = [_gpu_fields(value)[1] for value in run.values("gpus")]
         words.append("--gpus=" + ",".join((f'"device={",".join(gpus)}"', *filter(None, asked))))
     if _NVIDIA in (run.values("runtime") or [runtime]):
@@ -162,7 +182,11 @@ def added(run: DockerRun, slice_name: str, job: str, gpus: Sequence[str], runtim
 def in_job(run: DockerRun, words: Sequence[str]) -> tuple[str, ...]:
     """The command line with the added ``words`` (:func:`added`) in it. They win over the user's."""
     threads = tuple(f"--env={name}" for name in THREAD_VARIABLES)  # a name alone: with the client's value
-    has_gpus = any(word.startswith("--gpus=") for word in words)
-    kept = (each for each in run.options if not has_gpus or ("gpus", each.named[-1][1]) not in each.named)
+    has_gpus = any(word.startswith(("--gpus=", "--device=")) for word in words)
+    kept = (each for each in run.options if not has_gpus or not _asks_for_gpus(*each.named[-1]))
     own = (word for option in kept for word in option.words)
     return (*run.head, *run.verb, *threads, *own, *words, *run.rest)
+
+
+def _asks_for_gpus(name: str, value: str) -> bool:
+    return name == "gpus" or (name, value) == _ALL

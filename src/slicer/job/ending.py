@@ -285,7 +285,7 @@ def report_without(
         if started.cgroup and job.spec.has_keeper:
             cgroup.signal_all(started.cgroup, signal.SIGTERM)  # systemd would tell the keeper alone
         if left and job.docker is not None:
-            job.docker.end(job.id, job.env(held.lease.gpus))
+            job.docker.end(job.id, started.cgroup, job.env(held.lease.gpus))
         try:
             backend.end(job.id, job.spec.whole, stop_timeout_s(job.profile))
         except SlicerError as error:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from slicer.broker.client.connection import Connection
     from slicer.broker.protocol.messages import Binding
     from slicer.gpu.observer import GpuObserver
-    from slicer.job.job import Container
+    from slicer.job.job import Containers
     from slicer.ledger.held_lease import HeldLease
     from slicer.ledger.leasing import Hooks, Needs, PreparedRequest
     from slicer.ledger.ledger import Ledger
@@ -75,9 +75,9 @@ def request_of(
 
 
 def prepare_job(
-    job_id: str, plan: Plan, backend: Backend, observer: GpuObserver, docker: Container | None = None
+    job_id: str, plan: Plan, backend: Backend, observer: GpuObserver, docker: Containers | None = None
 ) -> tuple[Job, PreparedRequest]:
-    """The plan's job, and its request for the lease. ``docker``: the container that its command starts.
+    """The plan's job, and its request for the lease. ``docker``: what its command starts through dockerd.
 
     Raises as :func:`request_of`; RefusedError if a required fence is impossible.
     """

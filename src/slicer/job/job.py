@@ -7,7 +7,7 @@ import os
 from slicer.errors import StateError
 from slicer.job.program import runs_podman
 from slicer.job.scope import label
-from slicer.model import CPU
+from slicer.model import CPU, SLICE_VARIABLE
 from slicer.quantity import INFINITY
 from slicer.record import record
 from slicer.text import visible
@@ -61,14 +61,17 @@ if TYPE_CHECKING:
         def end(self, outcome: Outcome) -> str:
             """Note how it ended. Returns what went wrong. Safe to repeat."""
 
-    class Container(Protocol):
-        """A container that a daemon starts in the job's own slice, for the command."""
+    class Containers(Protocol):
+        """Those that a daemon starts for the command, in the job's own slice."""
+
+        def added(self, slice_name: str, job: str, gpus: tuple[str, ...]) -> tuple[str, ...]:
+            """The words that are added to the command line, or to the environment. ``gpus``: as in words."""
 
         def words(self, slice_name: str, job: str, gpus: tuple[str, ...]) -> tuple[str, ...]:
             """The command line to execute. ``gpus``: those of the lease."""
 
-        def end(self, job: str, environ: Mapping[str, str]) -> None:
-            """Remove it, if it runs or may be started: at once, by SIGKILL."""
+        def end(self, job: str, place: str, environ: Mapping[str, str]) -> None:
+            """Remove those that run or may be started, at once (SIGKILL). ``place``: the slice's cgroup."""
 
 
 OWN_OUTPUT = (1, 2)  # slicer's own stdout and stderr
@@ -120,13 +123,15 @@ class Job:
     notify: Notify | None = None  # who is notified of which events; None: nobody
     broker: str = ""  # the socket of the broker that granted its lease; "": the user's own ledger did
     keeps_containers: bool | None = None  # podman's, in its scope; None: as its environment says
-    docker: Container | None = None  # that its command starts through dockerd; None: it starts none
+    docker: Containers | None = None  # that its command starts through dockerd; None: it starts none
     # The rest of its scope's properties, by the GPUs of the lease. None: spec has them all.
     fence: Callable[[tuple[str, ...]], tuple[Property, ...]] | None = None
 
     def variables(self, held: HeldLease) -> dict[str, str]:
         """The command's environment, in the process that starts it, in the job's scope."""
         lease, made = held.lease, self.env(held.lease.gpus)
+        if self.spec.within:
+            made[SLICE_VARIABLE] = self.spec.within
         shown = made.get("CUDA_VISIBLE_DEVICES", "")
         if shown or "SLICER_GPU_INDICES" in made:
             from slicer.gpu.ordinals import numbered

@@ -106,7 +106,7 @@ class Keeper:
             inherited=(*descriptors, *self._ledger.joined.values()), mask=self._mask,
             manager=job.spec.manager, log_mib=job.log_mib,
             has_lost_caller=self._has_lost_caller if job.ends_with_caller else None, cgroup=started.cgroup,
-            end_containers=None if docker is None else lambda: docker.end(job.id, env),
+            end_containers=None if docker is None else lambda: docker.end(job.id, started.cgroup, env),
         )  # fmt: skip
         self._held.note_begun()
         report, usage = self._run(task, started)

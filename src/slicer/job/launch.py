@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from slicer.job.execution import Execution
-    from slicer.job.job import Container, Job, Listener, RunListener
+    from slicer.job.job import Containers, Job, Listener, RunListener
     from slicer.kernel.terminal import Settings
     from slicer.state.statedir import StateDir
 
@@ -129,7 +129,7 @@ def _run_planned(
     if backend.notice:
         listener.notice(backend.notice)
     gpu_observer = GpuObserver(plan.config.policy)
-    docker = _docker(plan, backend, listener)
+    docker = containers_of(plan, backend, listener.warning)
     job, wanted = granting.prepare_job(job_id, plan, backend, gpu_observer, docker)
     wanted = ask(wanted)
     for note in gpu_observer.notes:
@@ -305,13 +305,13 @@ def _say_no_fence(plan: Plan, backend: Backend, directory: StateDir, listener: L
         )
 
 
-def _docker(plan: Plan, backend: Backend, listener: Listener) -> Container | None:
-    """The container that the command starts through dockerd, to be in the job. Raises RefusedError."""
-    if not plan.program.endswith("/docker"):
+def containers_of(plan: Plan, backend: Backend, say: Callable[[str], None]) -> Containers | None:
+    """What the command starts through dockerd, if that is to be in the job. Raises RefusedError."""
+    if not plan.program.endswith("/docker") and not plan.invocation.docker:
         return None
     from slicer.job import docker_client
 
-    return docker_client.found(plan, backend, listener.warning)
+    return docker_client.found(plan, backend, say)
 
 
 def _say_containers_leave(plan: Plan, backend: Backend, directory: StateDir, listener: Listener) -> None:

@@ -17,6 +17,7 @@ from slicer.ledger.leasing import Needs
 from slicer.model import (
     KEEPER,
     LEASE_VARIABLE,
+    SLICE_VARIABLE,
     Demand,
     Host,
     Notify,
@@ -64,6 +65,7 @@ class Invocation:
     log: str = ""  # the path of the output file; "" if the output is the terminal, or unchanged
     is_bounded: bool = False  # the log's beginning is freed as configured in [logs]
     container: bool = True  # containers stay in the job
+    docker: bool = False  # it has a slice of its own, for those of dockerd that its command starts
     # Of a queue's line:
     directory: str = ""  # to run in
     attempt: Attempt | None = None
@@ -202,9 +204,7 @@ def outer_jobs(
     with ledger.locked():
         found = nesting.outer_jobs(environ, own, keepers, ledger.leases(), known)
         ledger.join(
-            lease
-            for lease in found.leases
-            if (lease.gpus or lease.slots) and not is_in_job(own, lease)
+            lease for lease in found.leases if (lease.gpus or lease.slots) and not is_in_job(own, lease)
         )
     return found
 
@@ -335,6 +335,8 @@ def environment(plan: Plan, gpus: tuple[str, ...], job_id: str) -> dict[str, str
     if plan.invocation.hold:  # the profile's threads and variables do not apply to it
         return {**plan.environ, **gpu, LEASE_VARIABLE: marker}
     made = scope.environment(plan.environ, profile, profiles.thread_env(profile.threads), gpu, marker)
+    if not plan.nested:
+        made.pop(SLICE_VARIABLE, None)  # an outer job's
     if plan.sharing is None and "SLICER_SHARE_FILE" not in made:
         return made
     from slicer.share import environment as sharing

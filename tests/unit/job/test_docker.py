@@ -75,6 +75,10 @@ def test_the_image_ends_dockers_options(line: Line) -> None:  # U5
     [
         ("docker run box a b", """docker run '--gpus="device=GPU-a,GPU-b"' box a b"""),
         ("docker run --gpus all --rm box", """docker run --rm '--gpus="device=GPU-a,GPU-b"' box"""),
+        (
+            "docker run --device nvidia.com/gpu=all --device /dev/fuse box",
+            "docker run --device /dev/fuse --device=nvidia.com/gpu=GPU-a --device=nvidia.com/gpu=GPU-b box",
+        ),
         ("docker run --gpus=2 box", """docker run '--gpus="device=GPU-a,GPU-b"' box"""),
         (
             "docker run --gpus all,capabilities=utility box",
@@ -111,7 +115,8 @@ def test_without_gpus_nvidias_runtime_shows_none() -> None:  # U5
         ("--gpus device=0", "--gpus device=:"),
         ("""--gpus '"device=0,1"'""", "--gpus device=:"),
         ("--device /dev/nvidia0", "--device:"),
-        ("--device nvidia.com/gpu=all", "--device:"),
+        ("--device nvidia.com/gpu=all", ""),
+        ("--device nvidia.com/gpu=0", "--device:"),
         ("--device /dev/fuse", ""),
     ],
 )

@@ -25,6 +25,7 @@ echo "$*" >>"$DOCKER_LOG"
 case " $* " in
 *" info "*) cat "$DOCKER_INFO";;
 *" ps "*) echo one; echo two;;
+*" inspect "*) echo two; echo;;
 esac
 """
 
@@ -50,7 +51,8 @@ class Client:
 
     def plan(self, *words: str, gpus: int = 1, **changes: Any) -> Any:
         invocation = SimpleNamespace(
-            command=("docker", *words), exec=False, container=changes.pop("container", True)
+            command=changes.pop("command", ("docker", *words)), exec=False,
+            container=changes.pop("container", True), docker=changes.pop("docker", False),
         )  # fmt: skip
         profile = SimpleNamespace(gpus=gpus, slice="gpu" if gpus else "cpu", linger=False, env={})
         made = {
@@ -80,7 +82,7 @@ def test_the_daemon_of_the_command_line_is_asked(client: Client) -> None:  # U5
     assert client.said == []
 
 
-@pytest.mark.parametrize("words", [("ps",), ("compose", "run", "box"), ("create", "box")])
+@pytest.mark.parametrize("words", [("ps",), ("compose", "ps"), ("create", "box")])
 def test_a_command_that_starts_no_container_is_left_alone_and_asks_nobody(
     client: Client, words: tuple[str, ...]
 ) -> None:  # U5
@@ -116,20 +118,55 @@ def test_a_daemon_that_is_unknown_or_elsewhere_starts_nothing_with_gpus(
         client.found("run", "box")
 
 
-def test_the_end_removes_what_lives_by_the_jobs_label(client: Client) -> None:  # K2, U5
+def test_compose_is_refused_with_gpus_until_the_job_has_a_slice_for_it(client: Client) -> None:  # K2, U5
+    with pytest.raises(RefusedError, match="--docker"):
+        client.found("compose", "-f", "a.yaml", "up")
+    assert client.asked == []
+    assert client.found("compose", "up", gpus=0) is None
+    assert client.found("compose", "up", container=False) is None
+    made = client.found("compose", "up", docker=True)
+    assert made.words("gpu-x.slice", JOB, ("GPU-a",)) == ("docker", "compose", "up")
+    assert made.added("gpu-x.slice", JOB, ("GPU-a",)) == ("SLICER_SLICE=gpu-x.slice",)
+
+
+@pytest.mark.parametrize("changes", [{"manager": "user"}, {"name": "plain"}, {"gpus": 0}])
+def test_a_slice_that_was_asked_for_is_there_or_nothing_starts(
+    client: Client, changes: dict[str, Any]
+) -> None:  # K2, U5
+    script = {"command": ("./script",), "program": "/script", "docker": True}
+    client.environ["PATH"] = f"{client.program.parent}:/usr/bin:/bin"
+    assert client.found(**script).program == str(client.program)
+    with pytest.raises(RefusedError, match="outside of the job"):
+        client.found(**script, **changes)
+
+
+def test_the_end_removes_what_may_be_started_by_the_jobs_label_and_slice(client: Client) -> None:  # K2, U5
     made = client.found("--context", "c", "run", "box")
-    made.end(JOB, client.environ)
-    asked = client.asked[1:]
-    assert asked[0].startswith(f"--context c ps --quiet --filter=label=slicer.job={JOB} --filter=status=")
-    assert "exited" not in asked[0]
-    assert asked[1:] == ["--context c rm --force one two"]
+    made.end(JOB, "/gpu.slice/gpu-x.slice", client.environ)
+    labelled, inspected, removed = client.asked[1:]
+    assert labelled.startswith(f"--context c ps --quiet --filter=label=slicer.job={JOB} --filter=status=")
+    assert "exited" not in labelled
+    assert '"gpu-x.slice"' in inspected
+    assert inspected.endswith("one two")
+    assert removed == "--context c rm --force two"  # the other one's label is forged
+
+
+def test_the_end_removes_what_runs_in_the_slice(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # K2, U5
+    monkeypatch.setattr(docker_client, "path_of", lambda _: str(tmp_path))
+    for name in ("docker-ab12.scope", "slicer-x.scope", "memory.max"):
+        (tmp_path / name).mkdir()
+    made = client.found("compose", "up", docker=True)
+    made.end(JOB, "/gpu.slice/gpu-x.slice", client.environ)
+    assert client.asked[1:] == ["rm --force ab12"]
 
 
 def test_a_client_that_cannot_be_run_hides_no_end(client: Client) -> None:  # K2
     made = client.found("run", "box")
     assert isinstance(made, Docker)
     client.program.unlink()
-    made.end(JOB, client.environ)
+    made.end(JOB, "/gpu.slice/gpu-x.slice", client.environ)
 
 
 @pytest.mark.parametrize(

@@ -212,4 +212,4 @@ def _others(facts: OthersFacts) -> Iterator[Finding]:
     if facts.old_podman:
         yield finding("podman-is-outside", f"{facts.old_podman} is older than 4.5", "# a newer podman")
     if facts.has_docker:
-        yield finding("docker-is-outside", "docker is installed", "docker run --cgroup-parent=gpu.slice …")
+        yield finding("docker-is-outside", "docker is installed", "slicer run --gpus 1 --docker -- …")
