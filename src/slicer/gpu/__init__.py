@@ -10,6 +10,7 @@ import os
 
 from slicer.kernel import cgroup, on_host
 from slicer.state.allocation import allotted, slurm_job
+from slicer.state.statefile import is_job_unit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -99,7 +100,8 @@ def is_fenced() -> bool:
     before, found, rest = own.partition("/slicer-")
     name = rest.partition("/")[0]
     if found and name.endswith(".scope"):
-        fence = f"{before}{found}{name}"
+        has_own_slice = is_job_unit(before.rpartition("/")[2])  # which has the fence
+        fence = before if has_own_slice else f"{before}{found}{name}"
     if not fence:
         return False
     from slicer.kernel import bpf

@@ -218,8 +218,6 @@ def are_slots(slots: dict[str, int]) -> bool:
     return all(is_slot_name(name) and 0 < count <= COUNT_MAX for name, count in slots.items())
 
 
-
-
 def _between(least: int, most: int) -> Callable[[Any], bool]:
     return lambda value: value is None or least <= value <= most
 

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from slicer.backend.manager_calls import BusError, path_of
+from slicer.broker.protocol import messages
 from slicer.broker.server import scopes as module
 from slicer.broker.server.loop import Loop
 from slicer.broker.server.manager import Manager
 from slicer.broker.server.scopes import Scopes
+from slicer.broker.server.scoping import scope_of
 from slicer.errors import BackendError, RefusedError
 from slicer.kernel import cgroup, proc
 from slicer.model import ScopeSpec
@@ -185,3 +187,9 @@ def test_a_scope_that_is_there_counts_once_its_process_is_in_it(start: Start, pl
     while not start.found:
         start.loop.turn(1.0)
     assert start.found == [CGROUP]
+
+
+@pytest.mark.parametrize(("slice_name", "within"), [("gpu", "gpu-1-0123456789ab.slice"), ("cpu", "")])
+def test_only_gpu_slice_has_slices_of_jobs_whatever_is_asked(slice_name: str, within: str) -> None:  # U5, L1
+    asked = messages.Start("0123456789ab", slice_name, "", (), False, 5, 6, own_slice=True)
+    assert scope_of(asked, 1, ()).within == within

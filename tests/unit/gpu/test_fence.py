@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from slicer import gpu
 from slicer.gpu import device_nodes, fence
+from slicer.kernel import bpf, cgroup
 from slicer.model import Property
 
 TYPE_CHECKING = False
@@ -90,3 +92,24 @@ def test_the_nodes_of_mig_instances_are_found(tmp_path: Path) -> None:  # X1
 def test_a_group_is_found_among_the_character_devices_only() -> None:
     assert device_nodes.major_of("nvidia-uvm", DEVICES) == 509
     assert device_nodes.major_of("blkext", DEVICES) is None
+
+
+@pytest.mark.parametrize(
+    ("own", "looked_at"),
+    [
+        ("/gpu.slice/slicer-0123456789ab.scope/in", "/gpu.slice/slicer-0123456789ab.scope"),
+        ("/gpu.slice/gpu-0123456789ab.slice/slicer-0123456789ab.scope", "/gpu.slice/gpu-0123456789ab.slice"),
+        ("/gpu.slice/gpu-1001.slice/slicer-a.scope", "/gpu.slice/gpu-1001.slice/slicer-a.scope"),
+        ("/system.slice/cron.service", None),
+    ],
+)
+def test_a_fence_is_looked_for_where_the_job_has_it(
+    own: str, looked_at: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:  # X1, U5
+    seen: list[str] = []
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.delenv("SLICER_SIM", raising=False)
+    monkeypatch.setattr(cgroup, "of", lambda _: own)
+    monkeypatch.setattr(bpf, "filters_devices", lambda path: bool(seen.append(path)) or True)
+    assert gpu.is_fenced() == (looked_at is not None)
+    assert seen == ([] if looked_at is None else [cgroup.path_of(looked_at)])

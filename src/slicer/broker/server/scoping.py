@@ -280,7 +280,7 @@ def check_keeper_free(leases: Leases, moving: Collection[int], job: str, pid: in
 
 def scope_of(asked: Start, uid: int, properties: tuple[Property, ...]) -> ScopeSpec:
     slice_name = units.slice_of("gpu" if asked.slice == "gpu" else "cpu", uid)
-    within = slice_around(slice_name, asked.job) if asked.own_slice else ""
+    within = slice_around(slice_name, asked.job) if asked.own_slice and asked.slice == "gpu" else ""
     return ScopeSpec(
         unit_name(asked.job), slice_name, asked.description, properties, "system", within=within
     )  # fmt: skip
