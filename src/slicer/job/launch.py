@@ -246,7 +246,8 @@ def _warn(plan: Plan, listener: Listener) -> None:
         from slicer.job.outside import what_is_lost, what_is_replaced
 
         replaced = "" if plan.missing.gpu_choice else what_is_replaced(plan.environ)
-        lost = "" if plan.program.endswith("/docker") else what_is_lost(plan.invocation.command)
+        own = ("/docker", "/docker-compose") if plan.invocation.docker else "/docker"
+        lost = "" if plan.program.endswith(own) else what_is_lost(plan.invocation.command)
         for warning in filter(None, (replaced, lost)):
             listener.warning(warning)
 

@@ -24,7 +24,7 @@ _SERVER = (
     "hands the command to a server outside of this job, and the lease may end before it",
     "run slicer inside it",
 )
-_COMPOSE = (_CONTAINER[0], "in the compose file: environment: [CUDA_VISIBLE_DEVICES], and the device ids")
+_COMPOSE = (_CONTAINER[0], "--docker; in the compose file: cgroup_parent: ${SLICER_SLICE:-}, device ids")
 _EMPTIED = (_SUDO[0], 'env -i CUDA_VISIBLE_DEVICES="$CUDA_VISIBLE_DEVICES" … keeps it')
 _CLEAN = (_SUDO[0], "--env CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES in a sh -c '…' keeps it")
 _SLURM = (_SERVER[0].replace("a server", "Slurm"), "srun slicer run …, or slicer queue --engine slurm")
