@@ -15,6 +15,9 @@ from tests.systemd.helpers import processes, systemctl
 IMAGE = "box"
 RUN = ("docker", "run", "--rm", "--network=none", "--pull=never")
 _HOOK = Path("/usr/bin/nvidia-container-runtime-hook")  # where it is, dockerd knows --gpus
+_CONFIGURATION = Path("/etc/docker/daemon.json")
+# The kernel of a machine may not take its rules.
+_NO_NETWORK = '{"bridge": "none", "iptables": false, "ip6tables": false}\n'
 _UNITS = ("docker.service", "docker.socket", "containerd.service")
 
 # busybox and a few of its names.
@@ -34,6 +37,8 @@ def dockerd() -> Iterator[None]:
     """The daemon with the image, for as long as it is needed."""
     _HOOK.write_text("#!/bin/sh\nexit 0\n")
     _HOOK.chmod(0o755)
+    _CONFIGURATION.parent.mkdir(exist_ok=True)
+    _CONFIGURATION.write_text(_NO_NETWORK)
     try:
         systemctl.output("systemctl", "start", "docker.service")
         _output("sh", "-c", _IMPORT)
@@ -42,6 +47,7 @@ def dockerd() -> Iterator[None]:
     finally:
         systemctl.output("systemctl", "stop", *_UNITS)
         _HOOK.unlink()
+        _CONFIGURATION.unlink()
 
 
 def docker(*words: str) -> str:
