@@ -70,10 +70,7 @@ def test_history_sums_metrics_notifications_and_queues_agree(tmp_path: object) -
     for each in made:
         ended = from_outcome("key", each.job, each, None)
         if each.exit_code and not judging.why_interrupted(ended):
-            judged = judging.judge(
-                ended, declared_mib=None, peak_mib=(), looks=0, tolerance=0.1, has_oom_text=False,
-                cancelling=False, ooms=0, retries=0,
-            )  # fmt: skip
+            judged = judging.judge(ended, judging.Case(None, (), 0, 0.1))
             is_stopped = results[each.job] == "stopped"
             assert (judged.status == "cancelled") is (is_stopped and each.reason == "stopped"), each
 

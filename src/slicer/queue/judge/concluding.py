@@ -77,13 +77,13 @@ class Conclusions:
         retries = options.oom_retries if said.retries is None else said.retries
         retry = options.retry if said.retry is None else said.retry
         peak_mib = _peaks(attempt)
-        judged = judging.judge(
-            attempt, declared_mib=state.vram_mib, peak_mib=peak_mib, looks=_looks(attempt),
-            tolerance=options.tolerance, has_oom_text=self._has_oom_text(state, attempt),
-            cancelling=is_cancelled, ooms=state.ooms, retries=retries, fails=state.fails, retry=retry.any,
-            gpu_fails=state.gpu_fails, gpu_retry=retry.gpu,
+        case = judging.Case(
+            state.vram_mib, peak_mib, _looks(attempt), options.tolerance,
+            has_oom_text=self._has_oom_text(state, attempt), cancelling=is_cancelled, ooms=state.ooms,
+            oom_retries=retries, fails=state.fails, gpu_fails=state.gpu_fails, retry=retry,
             background=self._shell.background(state.command)[0],
         )  # fmt: skip
+        judged = judging.judge(attempt, case)
         how = self._ending(attempt, judged, judged.reason or attempt.reason)
         if judged.reason != GPU_FAILED:  # that says nothing about the command
             self._count(state, judged.status, attempt.wall_s)

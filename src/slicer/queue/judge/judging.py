@@ -10,7 +10,7 @@ from slicer.outcome.result import result_of
 from slicer.queue.engine.ended_attempt import EndedAttempt
 from slicer.queue.file.shell import Background
 from slicer.queue.judge.streaks import group_of
-from slicer.queue.model import ENOUGH_LOOKS, GPU_FAILED, LEFT, JobState, Status, Verdict
+from slicer.queue.model import ENOUGH_LOOKS, GPU_FAILED, LEFT, JobState, Retry, Status, Verdict
 from slicer.record import record
 
 EXIT_CODE_MAX = 255
@@ -23,6 +23,24 @@ _INTERRUPTIONS = {
     "slicer queue": "it was stopped with the queue",
     "shutdown": "the machine was shut down, or you logged out",
 }
+
+
+@record
+class Case:
+    """What is known of a job besides the end of its attempt."""
+
+    declared_mib: int | None
+    peak_mib: tuple[int, ...]  # one figure per GPU; () unknown
+    looks: int  # the peak is from so many
+    tolerance: float  # a fraction
+    has_oom_text: bool = False  # its log tells of CUDA's "out of memory"
+    cancelling: bool = False  # it was asked to end because its line has "cancel"
+    ooms: int = 0  # earlier attempts that ended with that; it runs again while they are fewer than
+    oom_retries: int = 0
+    fails: int = 0  # earlier ones that failed, and those whose GPU failed; likewise, by ``retry``
+    gpu_fails: int = 0
+    retry: Retry = Retry(0, 0)
+    background: Background = ""  # what the line leaves there
 
 
 @record
@@ -43,31 +61,21 @@ def why_interrupted(ended: EndedAttempt) -> str:
     return _INTERRUPTIONS.get(ended.ended_by, "") if ended.reason == "stopped" else ""
 
 
-def judge(
-    ended: EndedAttempt, *, declared_mib: int | None, peak_mib: tuple[int, ...], looks: int, tolerance: float,
-    has_oom_text: bool, cancelling: bool, ooms: int, retries: int, fails: int = 0, retry: int = 0,
-    gpu_fails: int = 0, gpu_retry: int = 0, background: Background = "",
-) -> Judged:  # fmt: skip
-    """Judge an attempt.
-
-    ``peak_mib`` has one figure per GPU, () unknown, from ``looks`` looks. ``tolerance`` is a fraction.
-    ``ooms`` counts the earlier attempts that ended with CUDA's "out of memory". If it is below ``retries``,
-    the job runs again after another one, and so with ``fails`` and ``retry`` after any failure, unless
-    somebody stopped it, or with ``gpu_fails`` and ``gpu_retry`` after one of its GPU. ``background``: what
-    the line leaves there.
-    """
-    status, exit_code = _status(ended, has_oom_text, cancelling)
-    reason, leftovers, most = "", 0, retry
-    if status == "ok" and background != "beside":
+def judge(ended: EndedAttempt, case: Case) -> Judged:
+    """Judge an attempt."""
+    status, exit_code = _status(ended, case)
+    reason, leftovers = "", 0
+    fails, most = case.fails, case.retry.any
+    if status == "ok" and case.background != "beside":
         leftovers = ended.leftovers
-        if has_left_work(ended, background):
+        if has_left_work(ended, case.background):
             status, exit_code, reason = "failed", 1, LEFT
     if ended.ended_by == "gpu" and status in ("failed", "timeout", "oom"):
-        status, reason, fails, most = "failed", GPU_FAILED, gpu_fails, gpu_retry
-    verdict = _verdict(declared_mib, peak_mib, tolerance)
-    if verdict == "over-declared" and (status != "ok" or looks < ENOUGH_LOOKS):
+        status, reason, fails, most = "failed", GPU_FAILED, case.gpu_fails, case.retry.gpu
+    verdict = _verdict(case)
+    if verdict == "over-declared" and (status != "ok" or case.looks < ENOUGH_LOOKS):
         verdict = "unknown"  # it may have ended early, or used more between two looks
-    again, pause_s = status == "oom" and ooms < retries, 0.0
+    again, pause_s = status == "oom" and case.ooms < case.oom_retries, 0.0
     if not again and status in ("failed", "timeout", "oom") and ended.reason != "stopped" and fails < most:
         again, pause_s = True, min(PAUSE_MOST_S, _PAUSE_S * 2.0 ** min(fails, 10))
     return Judged(status, verdict, exit_code, again, pause_s, reason, leftovers)
@@ -82,10 +90,10 @@ def has_left_work(ended: EndedAttempt, background: Background) -> bool:
     return ended.leftovers > 0 and (background == "last" or (not background and ended.wall_s < _START_S))
 
 
-def _status(ended: EndedAttempt, has_oom_text: bool, cancelling: bool) -> tuple[Status, int]:
+def _status(ended: EndedAttempt, case: Case) -> tuple[Status, int]:
     code = ended.exit_code
     is_stopped = ended.reason == "stopped" and result_of(1, ended.reason, ended.ended_by) == "stopped"
-    if cancelling or is_stopped:
+    if case.cancelling or is_stopped:
         return "cancelled", code
     match ended.reason:
         # An interrupted command has not finished, even if it exits with 0.
@@ -98,7 +106,7 @@ def _status(ended: EndedAttempt, has_oom_text: bool, cancelling: bool) -> tuple[
         case "exited" | "signal":
             if code == 0:
                 return "ok", 0
-            return ("oom" if has_oom_text else "failed"), code
+            return ("oom" if case.has_oom_text else "failed"), code
         case _:
             return "failed", code or 1
 
@@ -108,13 +116,13 @@ def measured(peak_mib: tuple[int, ...], looks: int) -> tuple[int, ...]:
     return peak_mib if any(peak_mib) or looks >= ENOUGH_LOOKS else ()
 
 
-def _verdict(declared_mib: int | None, peak_mib: tuple[int, ...], tolerance: float) -> Verdict:
-    largest = max(peak_mib, default=0)
-    if declared_mib is None or not largest:  # 0: it ended before a look, or used no GPU
+def _verdict(case: Case) -> Verdict:
+    largest = max(case.peak_mib, default=0)
+    if case.declared_mib is None or not largest:  # 0: it ended before a look, or used no GPU
         return "unknown"
-    if largest > declared_mib * (1 + tolerance):
+    if largest > case.declared_mib * (1 + case.tolerance):
         return "under-declared"
-    if largest < declared_mib * (1 - tolerance):
+    if largest < case.declared_mib * (1 - case.tolerance):
         return "over-declared"
     return "within"
 

@@ -10,21 +10,18 @@ from hypothesis import strategies as st
 
 from slicer.queue.engine.ended_attempt import EndedAttempt
 from slicer.queue.file.shell import Background
-from slicer.queue.judge.judging import Judged, exit_code_of, judge, measured, raised
-from slicer.queue.model import GPU_FAILED, JobState, Status
+from slicer.queue.judge.judging import Case, Judged, exit_code_of, judge, measured, raised
+from slicer.queue.model import GPU_FAILED, JobState, Retry, Status
 from slicer.record import replace
 
 GIB = 1024
 
 
-KNOWN: dict[str, Any] = {
-    "declared_mib": 10 * GIB, "peak_mib": (10 * GIB,), "looks": 10, "tolerance": 0.1,
-    "has_oom_text": False, "cancelling": False, "ooms": 0, "retries": 0,
-}  # fmt: skip
+KNOWN = Case(10 * GIB, (10 * GIB,), 10, 0.1)
 
 
 def judged(reason: str = "exited", exit_code: int = 0, signal: int | None = None, **more: Any) -> Judged:
-    return judge(EndedAttempt("", "", "ended", reason, exit_code, signal), **(KNOWN | more))
+    return judge(EndedAttempt("", "", "ended", reason, exit_code, signal), replace(KNOWN, **more))
 
 
 @pytest.mark.parametrize(
@@ -51,7 +48,7 @@ def test_the_end_gives_the_status_and_the_code_that_counts(  # E9, E10, E12
 @pytest.mark.parametrize("reason", ["exited", "signal", "timeout", "stopped", "oom-kill", "unknown"])
 @pytest.mark.parametrize("exit_code", [0, 1, 143])
 def test_what_was_asked_to_end_is_cancelled_however_it_ends(reason: str, exit_code: int) -> None:  # E6
-    found = judged(reason, exit_code, cancelling=True, has_oom_text=True, retries=9)
+    found = judged(reason, exit_code, cancelling=True, has_oom_text=True, oom_retries=9)
     assert (found.status, found.again) == ("cancelled", False)
 
 
@@ -72,16 +69,16 @@ def test_a_command_that_left_its_work_is_not_ok(  # U17
     background: Background, wall_s: float, code: int, status: str, counted: int, left: int
 ) -> None:
     ended = EndedAttempt("", "", "ended", "exited", code, wall_s=wall_s, leftovers=1)
-    found = judge(ended, **KNOWN, background=background)
+    found = judge(ended, replace(KNOWN, background=background))
     assert (found.status, found.exit_code, found.leftovers) == (status, counted, left)
     assert found.reason == ("left" if code == 0 and status == "failed" else "")
-    none_left = judge(replace(ended, leftovers=0), **KNOWN, background=background)
+    none_left = judge(replace(ended, leftovers=0), replace(KNOWN, background=background))
     assert (none_left.status, none_left.leftovers) == ("failed" if code else "ok", 0)
 
 
 @pytest.mark.parametrize(("reason", "exit_code"), [("exited", 1), ("signal", 134)])
 def test_cuda_oom_is_retried_as_often_as_said(reason: str, exit_code: int) -> None:  # E9
-    found = [judged(reason, exit_code, has_oom_text=True, ooms=ooms, retries=2) for ooms in range(3)]
+    found = [judged(reason, exit_code, has_oom_text=True, ooms=ooms, oom_retries=2) for ooms in range(3)]
     assert [(one.status, one.again, one.exit_code) for one in found] == [
         ("oom", True, exit_code),
         ("oom", True, exit_code),
@@ -102,7 +99,7 @@ def test_cuda_oom_is_retried_as_often_as_said(reason: str, exit_code: int) -> No
     ],
 )
 def test_nothing_else_is_retried_unless_asked(reason: str, exit_code: int, has_oom_text: bool) -> None:  # E9
-    found = judged(reason, exit_code, has_oom_text=has_oom_text, retries=9)
+    found = judged(reason, exit_code, has_oom_text=has_oom_text, oom_retries=9)
     assert not found.again
     assert found.status != "oom"
 
@@ -121,11 +118,11 @@ def test_nothing_else_is_retried_unless_asked(reason: str, exit_code: int, has_o
 def test_any_failure_is_retried_where_asked_after_pauses_that_double(  # U8, U19
     reason: str, exit_code: int, has_oom_text: bool
 ) -> None:
-    more: dict[str, Any] = {"has_oom_text": has_oom_text, "ooms": 2, "retries": 2, "retry": 2}
+    more: dict[str, Any] = {"has_oom_text": has_oom_text, "ooms": 2, "oom_retries": 2, "retry": Retry(2)}
     found = [judged(reason, exit_code, fails=fails, **more) for fails in range(3)]
     assert [(one.again, one.pause_s) for one in found] == [(True, 30.0), (True, 60.0), (False, 0.0)]
     assert found[2].exit_code == exit_code
-    many = judged(reason, exit_code, fails=500, **(more | {"retry": 501}))
+    many = judged(reason, exit_code, fails=500, **(more | {"retry": Retry(501)}))
     assert (many.again, many.pause_s) == (True, 960.0)
 
 
@@ -137,18 +134,19 @@ def test_any_failure_is_retried_where_asked_after_pauses_that_double(  # U8, U19
 def test_a_job_whose_gpu_failed_runs_again(reason: str, exit_code: int, has_oom_text: bool) -> None:
     def found_after(gpu_fails: int) -> Judged:
         ended = EndedAttempt("", "", "ended", reason, exit_code, ended_by="gpu")
-        more = {"has_oom_text": has_oom_text, "fails": 9, "gpu_fails": gpu_fails, "gpu_retry": 3}
-        return judge(ended, **(KNOWN | more))
+        more = {"has_oom_text": has_oom_text, "fails": 9, "gpu_fails": gpu_fails, "retry": Retry(gpu=3)}
+        return judge(ended, replace(KNOWN, **more))
 
     found = [found_after(fails) for fails in (0, 2, 3)]
     assert [(one.again, one.pause_s) for one in found] == [(True, 30.0), (True, 120.0), (False, 0.0)]
     assert {(one.status, one.exit_code, one.reason) for one in found} == {("failed", exit_code, GPU_FAILED)}
 
+
 def test_what_somebody_ended_or_what_ended_well_is_not_retried() -> None:  # U8, U15
-    assert not judged("stopped", 143, retry=9).again  # by systemctl: it has failed, as somebody wished
-    assert not judged("exited", 0, retry=9).again
-    assert not judged("exited", 1, cancelling=True, retry=9).again
-    oom = judged("exited", 1, has_oom_text=True, retries=1, retry=9)
+    assert not judged("stopped", 143, retry=Retry(9)).again  # by systemctl: it has failed, as somebody wished
+    assert not judged("exited", 0, retry=Retry(9)).again
+    assert not judged("exited", 1, cancelling=True, retry=Retry(9)).again
+    oom = judged("exited", 1, has_oom_text=True, oom_retries=1, retry=Retry(9))
     assert (oom.again, oom.pause_s) == (True, 0.0)  # by retries=, as ever
 
 
