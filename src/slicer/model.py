@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Reason = Literal["exited", "signal", "oom-kill", "timeout", "stopped", "unknown"]
     EndedBy = Literal[
         "", "slicer stop", "slicer cap", "slicer idle", "slicer queue", "slicer run", "terminal", "systemd",
-        "shutdown", "outside", "caller", "gpu",
+        "shutdown", "outside", "caller", "gpu", "gave way",
     ]
     Then = Literal["run", "fail"]
     Share = Literal["off", "lock", "cap", "both"]
@@ -35,6 +35,8 @@ LEASE_VARIABLE = "SLICER_LEASE"  # in a job's environment: the ids of its outer 
 KEEPER = "slicer-keeper"  # a keeper's name in /proc/PID/comm
 SLICES: tuple[SliceName, ...] = ("cpu", "gpu")
 PRIORITY_MAX = 100  # the lowest is -100
+PREEMPTIBLE = -PRIORITY_MAX - 1  # the priority of jobs that give way to all others
+GAVE_WAY: EndedBy = "gave way"
 CPU = "cpu"  # the slot that every machine has
 
 
@@ -141,7 +143,7 @@ class Demand:
     vram_mib: int | None  # on each GPU; None: whole GPUs, not shared
     margin_mib: int  # of each GPU's memory, kept free beyond vram_mib
     slots: dict[str, int]  # counts by name, each at least 1
-    priority: int  # -100 … 100
+    priority: int  # -100 … 100, or PREEMPTIBLE
 
     @property
     def is_nothing(self) -> bool:
@@ -185,6 +187,8 @@ class Profile(Demand):
     on_idle: OnIdle = "warn"  # the treatment of a job after that time; "stop": ended after the warning
     gpu_ids: GpuIds = "uuid"  # what CUDA_VISIBLE_DEVICES has of each GPU
     grace_s: float | None = None  # of the command alone, once it is asked to end; None: by TimeoutStopSec
+    preemptible: bool = False  # it gives way to other jobs, and runs again
+    min_run_s: float | None = 600.0  # but not before it has run for so long; None: never
 
 
 @record
@@ -243,6 +247,10 @@ class Lease:
     idle_warn_s: float | None = None
     idle_end_s: float | None = None
     idle_since_s: float | None = None
+    # Of a job that gives way: how long it runs before. Once it does: to which job, and when it is killed.
+    min_run_s: float | None = None
+    gives_way_to: str = ""
+    gives_way_by_s: float | None = None
 
 
 @record

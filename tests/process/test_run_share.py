@@ -419,3 +419,32 @@ def test_a_job_of_a_queue_that_gets_past_its_cap_is_ended(  # X7
     assert (done.reason, done.ended_by) == ("stopped", "slicer cap")
     assert done.sharing is not None
     assert done.sharing.got_past_cap == 1
+
+
+# U8: it gives way for a part of a GPU, too; when it begins again, it shares as before
+def test_a_sharing_job_gives_way_and_shares_again(shared: Box, tmp_path: Path, gate: Gate) -> None:
+    config = tmp_path / "config.toml"
+    keys = ('inherits = "gpu"', "preemptible = true", 'min_run = "0s"', 'share = "both"')
+    config.write_text("\n".join(("[profiles.night]", *keys)))
+    shared.env["SLICER_CONFIG"] = str(config)
+    script = 'test -e "$SLICER_SHARE_FILE" && echo begun; trap "exit 3" TERM; while :; do sleep 0.05; done'
+    options = ("--name", "train", "-p", "night", "--gpu", "0", "--vram", "60G")
+    job = shared.run("-d", *options, "--", "sh", "-c", script).stdout.strip()
+
+    def slicer(*line: str) -> str:
+        command = [*shared.prefix, *SLICER, *line]
+        return subprocess.run(command, env=shared.env, capture_output=True, text=True, check=False).stdout
+
+    until(lambda: slicer("logs", job) == "begun\n", "it runs")
+    fits = shared.run("--gpu", "0", "--vram", "10G", "--", "true")
+    assert fits.returncode == 0
+    options = ("--name", "eval", "--gpu", "0", "--vram", "40G")
+    waiter = shared.start(*options, "--", "sh", "-c", f"read x <{gate.path}")
+    until(lambda: [each.name for each in shared.leases()] == ["eval"], "it has given way")
+    gate.open()
+    assert waiter.wait(LONGEST_S) == 0
+    again = "begun\nslicer: gave way to another job, and begins again\nbegun\n"
+    until(lambda: slicer("logs", job) == again, "it runs again")
+    assert len(job_files(shared)) == 1
+    slicer("stop", job)
+    shared.assert_clean()

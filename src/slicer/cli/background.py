@@ -21,11 +21,11 @@ from slicer.job.launch import open_ledger
 from slicer.job.launch import run as run_job
 from slicer.job.plan import Invocation, plan_of
 from slicer.job.scope import label
-from slicer.kernel.signals import block_interrupts, signal, unblock_interrupts
+from slicer.kernel.signals import block_interrupts, block_only_interrupts, signal, unblock_interrupts
 from slicer.kernel.sleep import until_moment
 from slicer.ledger.ledger import Ledger
 from slicer.model import Outcome
-from slicer.outcome import job_files
+from slicer.outcome import history, job_files
 from slicer.record import replace
 from slicer.state.directory import find
 from slicer.state.statedir import first_time
@@ -228,9 +228,7 @@ class _Noted(say.Messages, Follower):
             return to_its_end(self, job)
 
         def job() -> Outcome:
-            outcomes.append(
-                run_job(self._invocation, os.environ, self, self, wait_first=self._wait_first)
-            )
+            outcomes.append(self._run_job())
             return outcomes[0]
 
         code = EX_SLICER
@@ -243,6 +241,9 @@ class _Noted(say.Messages, Follower):
         finally:
             self._end(code, has_run=bool(outcomes))
         return code
+
+    def _run_job(self) -> Outcome:
+        return run_job(self._invocation, os.environ, self, self, wait_first=self._wait_first)
 
     def _wait_first(self, mask: frozenset[int]) -> None:
         if self._awaits:
@@ -282,7 +283,8 @@ class _Detached(_Noted):
         self._caller = starting.DetachCaller()
         log = os.readlink("/proc/self/fd/1")
         self._is_ready = False
-        detached = replace(invocation, job=job, log=log, is_bounded=not options["log_to"])
+        is_bounded = not options["log_to"]
+        detached = replace(invocation, job=job, log=log, is_bounded=is_bounded, goes_on=True)
         begins_at = float(options["begins_at"]) if options["begins_at"] else None
         super().__init__(options["verbosity"], detached, options["awaits"], begins_at)
 
@@ -297,6 +299,32 @@ class _Detached(_Noted):
         except (OSError, StateError):
             pass
         return False
+
+    def _run_job(self) -> Outcome:
+        from slicer.job.ending import goes_on
+
+        outcome = super()._run_job()
+        while goes_on(self._invocation, outcome):
+            outcome = self._run_again(outcome)
+        return outcome
+
+    def _run_again(self, before: Outcome) -> Outcome:
+        """It has given way. If it never begins again, its outcome is that of its last attempt."""
+        block_only_interrupts()
+        try:
+            os.write(1, b"slicer: gave way to another job, and begins again\n")
+        except OSError:
+            pass  # the disk has no room
+        self._awaits, self._begins_at = (), None
+        self._invocation = replace(self._invocation, gave_way=self._invocation.gave_way + 1)
+        try:
+            return super()._run_job()
+        except BaseException:
+            try:
+                history.append(before, history.default_path(os.environ))
+            except StateError as error:
+                say.line(str(error))
+            raise
 
     def finished(self, outcome: Outcome) -> None:
         """The history tells how it ended, and ``slicer logs -f`` and ``slicer wait`` say it."""

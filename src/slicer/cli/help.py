@@ -17,7 +17,8 @@ slicer run, hold, route and wait exit with the command's own code, with 128+N
 if signal N ended it, or with one of these:
 
     2  the command line is wrong, or names something that does not exist
-   75  busy, with --no-wait or after --max-wait, or as a route says
+   75  busy, with --no-wait or after --max-wait, or as a route says; or it
+       gave way to another job (--preemptible)
   124  over a time limit
   125  slicer itself failed: configuration, state directory, systemd, driver
   126  the command cannot be executed

@@ -87,6 +87,10 @@ GROUPS = {
         _option("--name", "NAME", "The name that others see for this job.", ""),
         _flag("-d --detach", "detach", "Run in the background: print its id, and write a log."),
         _option("--timeout", "DURATION", "End it after this long (SIGTERM, SIGKILL); exit 124."),
+        _flag(
+            "--preemptible", "preemptible",
+            "Give way to other jobs: be ended (SIGTERM first), and with -d run again.", None,
+        ),
         _flag("--exec", "exec", "Become the command instead of supervising it; no outcome is recorded."),
         _flag("--docker", "docker", "For containers of docker: a slice of the job, $SLICER_SLICE."),
         _flag("--no-container", "container", "Let podman and docker put containers elsewhere.", True, False),
@@ -120,7 +124,7 @@ OPTIONS = tuple(option for group in GROUPS.values() for option in group)
 # Without a scope there are no properties, and no unit for the log.
 _SCOPE_FIELDS = (
     "set", "backend", "exec", "docker", "container", "journal", "dry_run", "share", "share_mode", "notify",
-    "detach", "log_to", "after", "begin", "job", "follower", "detached", "awaits", "begins_at",
+    "detach", "log_to", "after", "begin", "job", "follower", "detached", "awaits", "begins_at", "preemptible",
 )  # fmt: skip
 
 _HOLD_OPTIONS = (

@@ -134,6 +134,9 @@ def job_json(lease: Lease, status: LedgerStatus) -> dict[str, Any]:
         "idle_for": None if (since_s := lease.idle_since_s) is None else round(status.now_s - since_s, 1),
         "idle_timeout": lease.idle_warn_s,
         "idle_end": lease.idle_end_s,
+        "preemptible": lease.min_run_s is not None,
+        "gives_way_to": lease.gives_way_to or None,
+        "gives_way_in": None if (by_s := lease.gives_way_by_s) is None else round(by_s - status.now_s, 1),
         "sharing": _sharing(status.shared(lease.job)),
     }
 

@@ -6,7 +6,7 @@ from slicer import moments
 from slicer.cli import output
 from slicer.cli.status_why import indices, reason
 from slicer.columns import FAINT, WARNING, Line
-from slicer.job.words import MARKS, remaining
+from slicer.job.words import MARKS, gives_way, remaining
 from slicer.kernel.users import user_name
 from slicer.ledger.status import GpuState
 from slicer.model import CPU, Lease, Ticket
@@ -131,6 +131,7 @@ def marks_of(lease: Lease, status: LedgerStatus, gpus: Iterable[GpuState]) -> li
     """Marks for what is unusual about a job on these GPUs."""
     halt = status.halt(lease.job)
     marks: list[str] = [halt.how] if halt else []
+    marks += ["gives way"] if lease.gives_way_by_s is not None else []
     marks += ["idle"] if lease.idle_since_s is not None else []
     marks += ["over"] if any(_is_over(lease, state) for state in gpus) else []
     return [*marks, "forced"] if lease.forced else marks
@@ -156,6 +157,7 @@ def state_text(lease: Lease, status: LedgerStatus) -> str:
     if lease.idle_since_s is not None:
         idle = f"idle {whole_seconds(status.now_s - lease.idle_since_s)}"
         words = [idle if word == "idle" else word for word in words]
+    words = [gives_way(lease, status.now_s) if word == "gives way" else word for word in words]
     return ", ".join(["not begun"] * (lease.job in status.not_begun) + words)
 
 

@@ -70,6 +70,8 @@ PROFILE: dict[str, Row] = {
     "timeout_s": ("time", None),
     "linger": ("flag", False),
     "grace_s": ("time", None),
+    "preemptible": ("flag", False),
+    "min_run_s": ("wait", 600.0),
     "share": (SHARES, "off"),
     "share_mode": ("share-mode", "yield"),
     "share_skip_syncs": ("syncs", 0),

@@ -97,6 +97,7 @@ class Overrides:
     share_mode: str | None = None
     notify: str | None = None
     gpu_ids: str | None = None
+    preemptible: bool | None = None
 
 
 NO_OVERRIDES = Overrides()
@@ -105,7 +106,7 @@ NO_OVERRIDES = Overrides()
 def without_limits(profile: Profile, overrides: Overrides) -> Profile:
     """The profile as ``slicer hold`` uses it: its needs, and a time limit only from the command line."""
     timeout_s = profile.timeout_s if overrides.timeout is not None else None
-    return replace(profile, timeout_s=timeout_s, env={}, properties={}, share="off")
+    return replace(profile, timeout_s=timeout_s, env={}, properties={}, share="off", preemptible=False)
 
 
 @record

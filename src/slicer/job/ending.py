@@ -10,14 +10,14 @@ import time
 
 from slicer import faults
 from slicer.backend import Backend, changes_of
-from slicer.errors import SlicerError, StateError
+from slicer.errors import EX_TEMPFAIL, SlicerError, StateError
 from slicer.job import words
 from slicer.job.job import NOBODY, Follower, Job, Started, tell
 from slicer.job.report import Interventions, KeeperReport, exit_of, killed_reason
 from slicer.job.scope import stop_timeout_s
 from slicer.kernel import cgroup, proc
 from slicer.kernel.signals import signal
-from slicer.model import CPU, Lease, Outcome, Usage
+from slicer.model import CPU, GAVE_WAY, Lease, Outcome, Usage
 from slicer.outcome import history
 from slicer.record import as_dict, replace
 from slicer.state import statefile
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from slicer.job.gpu_watch import GpuWatch
+    from slicer.job.plan import Invocation
     from slicer.ledger.held_lease import HeldLease
     from slicer.ledger.ledger import Ledger
     from slicer.model import EndedBy, Git, Sharing
@@ -51,6 +52,8 @@ def outcome_of(
 
         shared = summary(job.sharing, job, held)
     done = _interventions(job, started, held, report, was_watched=was_watched)
+    if report.reason == "stopped" and done.ended_by == GAVE_WAY:
+        ended = replace(ended, code=EX_TEMPFAIL)
     return Outcome(
         job=job.id, name=job.name, command=job.command, profile=job.profile.name, backend=lease.backend,
         manager=spec.manager, unit=lease.unit, slice=spec.slice, gpus=lease.gpus, vram_mib=lease.vram_mib,
@@ -166,6 +169,9 @@ def finish(
     faults.point("ending-released")
     if outcome.gpus and not outcome.exit_code:  # a failed run says little about others
         _try(job, held, warn, lambda: held.note_run(outcome.wall_s - (outcome.paused_s or 0.0)))
+    if goes_on(job, outcome):
+        _try(job, held, warn, held.alert)
+        return outcome
     _try(job, held, warn, lambda: _append(job, outcome, held, warn, series))
     if series is not None and job.broker:
         _try(job, held, warn, lambda: _tell_sampled(job, series))
@@ -175,6 +181,11 @@ def finish(
     for hear in heard:
         _try(job, held, warn, hear)
     return outcome
+
+
+def goes_on(job: Job | Invocation, outcome: Outcome) -> bool:
+    """Whether the job has given way, and its process runs it again: then it has not ended."""
+    return job.goes_on and outcome.reason == "stopped" and outcome.ended_by == GAVE_WAY
 
 
 def _try(job: Job, held: HeldLease, warn: Callable[[str], None], act: Callable[[], str | None]) -> None:
@@ -228,7 +239,7 @@ def _check_gpus(job: Job, outcome: Outcome, watch: GpuWatch) -> None:
 
     # When a job is stopped, all its processes are ended, so naming them adds nothing.
     ended = outcome.leftovers if outcome.reason in ("exited", "signal") else 0
-    gpu_leftovers.check(watch, ended, job.idle_threshold_mib)
+    gpu_leftovers.check(watch, ended, job.policy.idle_threshold_mib)
 
 
 def peaks_written(held: HeldLease) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 from slicer.job.job import Job
-from slicer.job.plan import Plan, job_of, may_be_fenced, needs_of, spec_of
+from slicer.job.plan import Plan, gives_way, job_of, may_be_fenced, needs_of, spec_of
 from slicer.kernel import proc
 from slicer.ledger import leasing
 from slicer.ledger.leasing import Requester
@@ -70,8 +70,16 @@ def request_of(
     requester = Requester(
         job_id, invocation.name, shown, backend.name, backend.manager,
         "" if backend.name == "plain" else spec.whole, plan.outer.leases, profile.name, *limits,
+        **({"min_run_s": _least_run_s(plan)} if gives_way(plan) else {}),
     )  # fmt: skip
     return prepare(plan.broker, requester, needs_of(plan), observer)
+
+
+def _least_run_s(plan: Plan) -> float | None:
+    from slicer.placement.giving_way import least_run_s
+
+    least_s = plan.profile.min_run_s
+    return None if least_s is None else least_run_s(least_s, plan.invocation.gave_way)
 
 
 def prepare_job(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from slicer.ledger.leasing import PreparedRequest
     from slicer.model import Busy, Lease, Notify, Outcome, Profile, Property, ScopeSpec
     from slicer.outcome import journal
+    from slicer.placement.settings import Policy
     from slicer.share.environment import ShareOrder
 
     class Listener(Protocol):
@@ -106,10 +107,11 @@ class Job:
     history_keep_s: float | None  # older outcomes are removed; None: never
     with_git: bool  # its outcome says which code ran
     with_journal: bool  # the command's output goes to the journal too
-    idle_threshold_mib: int  # a GPU with no more in use than this counts as empty
+    policy: Policy  # the ledger's
     # Of a job without a terminal, detached or of a queue:
     log: str = ""  # the path of the file that takes the command's output
     log_mib: int = 0  # beyond this size its beginning is freed; 0: never
+    goes_on: bool = False  # if it gives way, its process requests a lease again
     # Only of a queue's job:
     directory: str = ""  # to run in
     queue: str = ""  # the path of its jobs file

@@ -17,6 +17,7 @@ from slicer.ledger.leasing import Needs
 from slicer.model import (
     KEEPER,
     LEASE_VARIABLE,
+    PREEMPTIBLE,
     SLICE_VARIABLE,
     Demand,
     Host,
@@ -66,6 +67,8 @@ class Invocation:
     is_bounded: bool = False  # the log's beginning is freed as configured in [logs]
     container: bool = True  # containers stay in the job
     docker: bool = False  # it has a slice of its own, for those of dockerd that its command starts
+    goes_on: bool = False  # if it gives way, its process requests a lease again
+    gave_way: int = 0  # how often it has done so
     # Of a queue's line:
     directory: str = ""  # to run in
     attempt: Attempt | None = None
@@ -119,6 +122,8 @@ def plan_of(invocation: Invocation, environ: Mapping[str, str], ledger: Ledger |
         invocation, config, profile, host, program, outer, missing, nested, skip, environ,
         broker="" if nested else broker,
     )  # fmt: skip
+    if invocation.exec and profile.preemptible:
+        raise UsageError("a preemptible job needs a process of slicer's that ends it", where="--exec")
     check_limits(plan)
     return with_sharing(plan, ledger.directory.path if ledger is not None else "")
 
@@ -269,11 +274,17 @@ def spec_of(job_id: str, plan: Plan, backend: Backend) -> ScopeSpec:
     )  # fmt: skip
 
 
+def gives_way(plan: Plan) -> bool:
+    """Whether its job gives way to others. The broker asks none to do so."""
+    return plan.profile.preemptible and not plan.broker and not plan.missing.is_nothing
+
+
 def needs_of(plan: Plan) -> Needs:
     profile, invocation = plan.profile, plan.invocation
     then = "fail" if invocation.route else profile.then  # a route's max_jobs is a promise
+    wanted = fields_for(Demand, plan.missing) | ({"priority": PREEMPTIBLE} if gives_way(plan) else {})
     return Needs(
-        **fields_for(Demand, plan.missing), slot_limits=plan.config.slots, expect_s=invocation.expect_s,
+        **wanted, slot_limits=plan.config.slots, expect_s=invocation.expect_s,
         limit_s=profile.timeout_s, wait=invocation.wait, max_wait_s=profile.max_wait_s, then=then,
         plain_lock=plan.config.compat_gpu_lock,
     )  # fmt: skip
@@ -296,7 +307,7 @@ def job_of(job_id: str, plan: Plan, spec: ScopeSpec, backend: Backend) -> Job:
         env=lambda gpus: environment(plan, gpus, job_id), profile=plan.profile, spec=spec,
         outcome_path=os.path.abspath(path) if path else "", history_path=default_path(plan.environ),
         history_keep_s=plan.config.history_keep_s, with_git=plan.config.history_git,
-        with_journal=invocation.journal, idle_threshold_mib=plan.config.policy.idle_threshold_mib,
+        with_journal=invocation.journal, policy=plan.config.policy, goes_on=invocation.goes_on,
         queue=invocation.queue, route=invocation.route, output=invocation.output, sharing=plan.sharing,
         broker=plan.broker, ends_with_caller=bool(invocation.program), notify=_notify(plan),
         log=invocation.log, log_mib=plan.config.log_mib if invocation.is_bounded else 0,

@@ -262,7 +262,8 @@ class Supervisor:
         ending.forget(self._job, self._held)  # only now, because the keeper might have needed the file
         self._dismiss()
         faults.point("supervisor-reaped-keeper")
-        if self._job.notify is not None and not report.exec_errno:
+        has_ended = not report.exec_errno and not ending.goes_on(self._job, outcome)
+        if self._job.notify is not None and has_ended:
             from slicer.job.notifying import tell_end
 
             tell_end(self._job, outcome, self._held.lease, self._listener.warning)

@@ -12,6 +12,7 @@ import time
 
 from slicer.errors import SlicerError
 from slicer.job import ending
+from slicer.job.job import tell
 from slicer.job.job_control import passed_on
 from slicer.job.report import unpack
 from slicer.kernel import proc
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from slicer.backend import Backend
     from slicer.job.git import GitLook
+    from slicer.job.giving_way import GivingWay
     from slicer.job.job import Follower, Job, Listener
     from slicer.job.report import KeeperReport
     from slicer.job.sampling import Sampler
@@ -67,6 +69,7 @@ class Watching:
         self._git: GitLook | None = None  # from then on
         self._sampler: Sampler | None = None  # from the settling on
         self._scope: ScopeWatch | None = None  # from then on
+        self._giving_way: GivingWay | None = None  # from then on, of a preemptible job
         self._has_executed = False  # the keeper, as far as it has told
         self._awaits_stop = False  # of a command that Ctrl-Z may have stopped before that
         self._has_told_leftovers = False
@@ -121,6 +124,9 @@ class Watching:
             return  # what ends supervisors, as a logout does, does not end a queue's jobs
         if word := passed_on(signo, info.si_code, info.si_pid, self._keeper, signal.sigpending()):
             os.kill(self._keeper, word)
+        is_alone = self._job.attempt is None  # else its queue knows whether it runs again
+        if is_alone and signo in _ENDING and self._held.lease.gives_way_by_s is not None:
+            self._note("signal")  # somebody wants it to end for good
         self._thaw_to_end(signo)
         self._awaits_stop |= signo == signal.SIGTSTP and not self._has_executed
 
@@ -136,11 +142,14 @@ class Watching:
                 self._listener.notice(str(error))
 
     def _end_for(self, kind: Kind) -> None:
+        self._note(kind)
+        os.kill(self._keeper, STOP)
+        self._thaw_to_end(STOP)
+
+    def _note(self, kind: Kind) -> None:
         from slicer.job.stop import note
 
         note(self._held.lease, self._ledger, kind)
-        os.kill(self._keeper, STOP)
-        self._thaw_to_end(STOP)
 
     # -- what is due without a signal ----------------------------------------------------------------------
 
@@ -156,6 +165,8 @@ class Watching:
                 self._sampler.take()
             if seconds_until(self._git_at) == 0.0:
                 self._ask_git()
+            if self._giving_way is not None and self._giving_way.left_s() == 0.0:
+                self._give_way(self._giving_way)
             if seconds_until(self._settle_at) == 0.0:
                 self._settle()
         return info
@@ -167,10 +178,24 @@ class Watching:
             _LOOK_S if self._awaits_stop else None,
             self.gpus.left_s() if self.gpus is not None else None,
             self._sampler.left_s() if self._sampler is not None else None,
+            self._giving_way.left_s() if self._giving_way is not None else None,
         )
         if self._scope is not None:
             return self._scope.wait(limit_s)
         return signal.sigwaitinfo(_TAKEN) if limit_s is None else timed_wait(_TAKEN, limit_s)
+
+    def _give_way(self, giving_way: GivingWay) -> None:
+        try:
+            whom = giving_way.look()
+        except SlicerError as error:
+            self._listener.warning(f"the job can no longer give way: {error}")
+            self._giving_way = None
+            return
+        if whom:
+            told = f"gives way to {whom}"
+            self._listener.notice(told)
+            tell(self._job, "stopping", lease=self._held.lease, message=told, by="slicer")
+            self._end_for("way")
 
     def _stop_before_exec(self) -> None:
         """Stop with a command that was stopped before its exec. Until that the keeper sleeps in vfork(2)."""
@@ -196,6 +221,10 @@ class Watching:
             from slicer.job.sampling import Sampler
 
             self._sampler = Sampler(lease, self.gpus)
+        if self._held.fd >= 0 and lease.min_run_s is not None:
+            from slicer.job.giving_way import GivingWay
+
+            self._giving_way = GivingWay(self._job, self._held, self._ledger)
         if backend.name != "systemd" or self._held.fd < 0:
             return
         if not self._job.broker:  # the broker sweeps its own

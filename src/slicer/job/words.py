@@ -28,6 +28,7 @@ ENDED_BY = {
     "outside": "from outside, together with its keeper",
     "caller": "because the call of the wrapped program was killed",
     "gpu": "its GPU failed, not the job",
+    "gave way": "to give way to another job",
 }
 _REASONS = {
     "oom-kill": "out of memory",
@@ -131,12 +132,22 @@ def length_words(entry: Ticket | Lease) -> str:
 
 def left(lease: Lease, now_s: float) -> str:
     """How long the job should run on: as its user said, else by slicer's own estimate, with its source."""
+    if lease.gives_way_by_s is not None:
+        return gives_way(lease, now_s)
     left_s, is_said = remaining(lease, now_s)
     if left_s is None:
         return ""
     if is_said:
         return f"about {format_estimate(left_s)} left" if left_s else "overdue"
     return f"about {format_estimate(left_s)} left {ESTIMATES.get(lease.est_from, '')}".rstrip()
+
+
+def gives_way(lease: Lease, now_s: float) -> str:
+    """As in "gives way to eval in 58s"; "" if it does not."""
+    if lease.gives_way_by_s is None:
+        return ""
+    left_s = max(0.0, round(lease.gives_way_by_s - now_s))
+    return f"gives way to {lease.gives_way_to} in {format_duration(left_s)}"
 
 
 def remaining(lease: Lease, now_s: float) -> tuple[float | None, bool]:

@@ -15,6 +15,7 @@ import os
 from slicer.errors import LedgerGone
 from slicer.kernel.proc import now_s
 from slicer.ledger.files import control_name
+from slicer.model import GAVE_WAY
 from slicer.record import record
 from slicer.state.directory import failing
 from slicer.state.statefile import SECONDS_MAX, is_digits
@@ -30,14 +31,21 @@ if TYPE_CHECKING:
 
     # "pause" and "resume" come before the act, "paused" and "resumed" after it. "frozen" and "thawed" are
     # acts of others. "set" is a completed NAME=VALUE. "stop", "cap" (the job exceeded its cap and is ended
-    # for that) and "idle" (it did not use its GPUs) come before the act.
-    Kind = Literal["pause", "paused", "resume", "resumed", "frozen", "thawed", "set", "stop", "cap", "idle"]
+    # for that), "idle" (it did not use its GPUs) and "way" (it gives way) come before the act. "signal" is
+    # one that ends the job while it gives way.
+    Kind = Literal[
+        "pause", "paused", "resume", "resumed", "frozen", "thawed", "set", "stop", "cap", "idle", "way",
+        "signal",
+    ]
 
 _MAX_BYTES = 1 << 20
 _LONGEST_TEXT = 4096
 _OPENING = ("pause", "paused", "frozen")
 _CLOSING = ("resumed", "thawed")
-_ENDING: dict[str, EndedBy] = {"stop": "slicer stop", "cap": "slicer cap", "idle": "slicer idle"}
+_ENDING: dict[str, EndedBy] = {
+    "stop": "slicer stop", "cap": "slicer cap", "idle": "slicer idle", "way": GAVE_WAY,
+    "signal": "slicer run",
+}  # fmt: skip
 _KINDS = frozenset({*_OPENING, *_CLOSING, "resume", "set", *_ENDING})
 
 
@@ -149,5 +157,6 @@ def last_set(acts: Iterable[ControlAct]) -> dict[str, str]:
 
 
 def who_told_to_end(acts: Iterable[ControlAct]) -> EndedBy:
-    """The first part of slicer that told the job to end; "": none."""
-    return next((_ENDING[act.kind] for act in acts if act.kind in _ENDING), "")
+    """The first part of slicer that told the job to end; "": none. That it gives way counts least."""
+    told = [_ENDING[act.kind] for act in acts if act.kind in _ENDING]
+    return next((by for by in told if by != GAVE_WAY), told[0] if told else "")

@@ -77,11 +77,22 @@ class HeldLease:
                 raise
 
     def _write(self) -> None:
+        with self._files.locked():
+            self._put()
+
+    def _put(self) -> None:
         if self._writer < 0:
             raise StateError("is gone", where=f"{self._files.directory.leases.path}/{self.lease.job}")
+        faults.point("ledger-updating")
+        self._files.write(self._writer, self.lease)
+
+    def update_by(self, decide: Callable[[], dict[str, Any]]) -> None:
+        """As :meth:`update`, with the changes that are decided under the same lock. Raises StateError."""
         with self._files.locked():
-            faults.point("ledger-updating")
-            self._files.write(self._writer, self.lease)
+            changes = decide()
+            if changes:
+                self.lease = replace(self.lease, **changes)
+                self._put()
 
     def note_begun(self) -> None:
         """Note in the mode of its file, which costs least, that the command begins."""

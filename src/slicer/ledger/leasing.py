@@ -88,6 +88,7 @@ class Requester:
     profile: str = ""
     idle_warn_s: float | None = None  # as in Lease
     idle_end_s: float | None = None
+    min_run_s: float | None = None
 
 
 def of_process(name: str, command: tuple[str, ...], outer: OuterJobs, profile: str = "") -> Requester:

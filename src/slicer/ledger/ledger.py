@@ -127,18 +127,29 @@ class Ledger(LedgerFiles):
 
         Raises LedgerLost if jobs run that this ledger does not know.
         """
+        leases = self.leases()
+        self.directory.check_alone()
+        devices = _feasible_devices(request, leases, observer)
+        book = self._book(self._queue(request), devices, leases, observer)
+        return book.among_able(lambda found: self._idle(found.served - {request.job}))
+
+    def decided(self, observer: GpuObserver) -> Book:
+        """The present decision about all who wait, for a job that does not. Its queue has tickets."""
+        leases, waiting = self.leases(), self.live_tickets()
+        queue = tuple(each for each in waiting if not self.is_idle(tickets.name_of(each)))
+        return self._book(queue, observer.devices(leases), leases, observer)
+
+    def _book(
+        self, queue: tuple[Request, ...], devices: tuple[Device, ...] | None, leases: tuple[Lease, ...],
+        observer: GpuObserver,
+    ) -> Book:  # fmt: skip
         # Imported here: a client of the broker never decides.
         from slicer.placement.decision import Book
         from slicer.placement.order import in_order
 
-        leases = self.leases()
-        self.directory.check_alone()
-        devices = _feasible_devices(request, leases, observer)
         leases += self.closing(tuple(device.uuid for device in devices or ()))
-        queue = self._queue(request)
         policy, at_s = self._policy(queue, observer), now_s()
-        book = Book(in_order(queue, devices, policy, at_s), devices, leases, policy, at_s)
-        return book.among_able(lambda found: self._idle(found.served - {request.job}))
+        return Book(in_order(queue, devices, policy, at_s), devices, leases, policy, at_s)
 
     def _idle(self, jobs: set[str]) -> set[str]:
         """Those of the jobs whose owners are stopped or dead. The tickets of the dead are removed."""

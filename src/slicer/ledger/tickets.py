@@ -19,7 +19,7 @@ import os
 import stat
 
 from slicer import faults
-from slicer.model import PRIORITY_MAX, Request
+from slicer.model import PREEMPTIBLE, PRIORITY_MAX, Request
 from slicer.state.directory import failing
 from slicer.state.statefile import COUNT_MAX, MIB_MAX, SECONDS_MAX, are_slots, is_job_id, number
 
@@ -128,7 +128,7 @@ def _parse_slots(text: str) -> _Slots:
 def _is_sane(request: Request) -> bool:
     """Whether a ticket's file may contain the same. Repeated here: a decision reads thousands of names."""
     return (
-        abs(request.priority) <= PRIORITY_MAX
+        PREEMPTIBLE <= request.priority <= PRIORITY_MAX
         and request.arrived_s <= SECONDS_MAX
         and request.gpus <= COUNT_MAX
         and max(request.vram_mib or 0, request.margin_mib) <= MIB_MAX

@@ -8,8 +8,9 @@ if TYPE_CHECKING:
 
     Result = Literal["ok", "stopped", "failed", "unknown"]
 
-# The user, or the machine's shutdown, ended such a job. By systemctl it may have been somebody else.
-_MEANT = ("slicer stop", "slicer queue", "slicer run", "terminal", "caller", "shutdown")
+# The user, or the machine's shutdown, ended such a job; or it gave way to another one. By systemctl it may
+# have been somebody else.
+_MEANT = ("slicer stop", "slicer queue", "slicer run", "terminal", "caller", "shutdown", "gave way")
 
 
 def result_of(exit_code: int | None, reason: str, ended_by: str) -> Result:

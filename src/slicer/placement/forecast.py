@@ -51,18 +51,18 @@ def start_times(book: Book) -> dict[str, float | None]:
         ended = {job for job, end_s in ends_s.items() if end_s == at_s}
         ends_s = {job: end_s for job, end_s in ends_s.items() if job not in ended}
         running = [lease for lease in running if lease.job not in ended]
-        devices = None if devices is None else tuple(_without(device, ended) for device in devices)
+        devices = None if devices is None else tuple(without(device, ended) for device in devices)
     return found
 
 
 def _note_end(ends_s: dict[str, float], lease: Lease, now_s: float) -> None:
     """Note when the lease should end, if its length is known."""
     length_s = likely_s(lease)
-    if length_s is not None:
+    if length_s is not None or lease.gives_way_by_s is not None:
         ends_s[lease.job] = expected_end(replace(lease, est_s=length_s), now_s)
 
 
-def _without(device: Device, jobs: set[str]) -> Device:
+def without(device: Device, jobs: set[str]) -> Device:
     """The GPU once those jobs have ended."""
     gone = {job: mib for job, mib in device.used_by.items() if job in jobs}
     if not gone:

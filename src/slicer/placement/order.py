@@ -99,8 +99,10 @@ def expected_end(lease: Lease, now_s: float) -> float:
     """When the lease should end (CLOCK_BOOTTIME seconds, not before now).
 
     A job that has exceeded its estimate is taken to need half as long again as it ran. One without an
-    estimate is taken to need as long again, and at least half an hour.
+    estimate is taken to need as long again, and at least half an hour. One that gives way ends by then.
     """
+    if lease.gives_way_by_s is not None and lease.gives_way_by_s > now_s:
+        return lease.gives_way_by_s
     elapsed_s = max(0.0, now_s - lease.since_s)
     if lease.est_s is None:
         return now_s + max(elapsed_s, _UNKNOWN_S)

@@ -43,6 +43,7 @@ class Kind(NamedTuple):
     share: str | None = None  # as slicer run --share
     octave: int | None = None  # of its estimated seconds: 10 for 1024 to 2047; None unknown, or without GPUs
     engine: str | None = None  # the one that has to run it
+    preemptible: bool | None = None  # it gives way to other jobs
 
 
 class Retry(NamedTuple):
@@ -91,6 +92,7 @@ class JobState:
     next_vram_mib: int | None = None  # declared for the next attempt, raised after "out of memory"
     fails: int = 0  # attempts that failed, after which retry=any: let it run again
     gpu_fails: int = 0  # and those whose GPU failed
+    gave_way: int = 0  # and those that gave way to other jobs
     again_at: float = 0.0  # it does not run again before, in seconds since 1970
     begin: str = ""  # its line's words when it was last seen
     begins_at: float = 0.0  # what they meant then: it does not begin before, in seconds since 1970
@@ -260,7 +262,7 @@ EventKind = Literal[
     "infeasible",  # reason
     "cancelling",  # its line has cancel, so it is being ended
     "cancelled",  # before it started: its line has cancel, or somebody removed it from the queue
-    "requeued",  # an attempt that never began, or that a reboot ended: why
+    "requeued",  # an attempt that never began, that a reboot ended, or that gave way: why
     "lost",  # it ended together with its keeper, so its outcome is unknown; log, log_path, last_line
     "unrunnable",  # it is skipped (a job in its "after" failed or was removed): why
     "drained",  # nothing is left to do; watch (bool), held (how many lines are held back)

@@ -180,6 +180,7 @@ class Plans:
                 slots=tuple(f"{name}={count}" for name, count in kind.slots),
                 timeout=None if timeout_s is None else f"{timeout_s}s",
                 share=kind.share,
+                preemptible=kind.preemptible,
             )
             known = self.config.profile(kind.profile or self._options.profile, overrides)
             self._profiles[kind, timeout_s] = known

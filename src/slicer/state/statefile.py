@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from slicer.errors import UsageError
 from slicer.kernel.cgroup import is_canonical
-from slicer.model import job_of_unit, unit_name
+from slicer.model import PREEMPTIBLE, PRIORITY_MAX, job_of_unit, unit_name
 from slicer.quantity import LONGEST_US
 from slicer.record import record
 
@@ -245,17 +245,18 @@ _RULES: dict[str, Callable[[Any], bool]] = {
     "utilisation": _between(0, 100),
     "cpu_slots": _between(0, COUNT_MAX),
     **dict.fromkeys(("slots", "slot_limits"), are_slots),
-    "priority": _between(-100, 100),
+    "priority": _between(PREEMPTIBLE, PRIORITY_MAX),
     "forced": (0, 1).__contains__,
     **dict.fromkeys(("since_s", "arrived_s", "expect_s", "est_s", "paused_s"), _between(0, SECONDS_MAX)),
     "est_from": ("", "expect", "runs", "limit", "machine").__contains__,
     **dict.fromkeys(("idle_warn_s", "idle_end_s", "idle_since_s"), _between(0, SECONDS_MAX)),
+    **dict.fromkeys(("min_run_s", "gives_way_by_s"), _between(0, SECONDS_MAX)),
     "reason": ("exited", "signal", "oom-kill", "timeout", "stopped", "unknown").__contains__,
     "exit_code": _between(0, 255),
     "wants": ("lock", "cap", "both").__contains__,
     "ended_by": (
         "", "slicer stop", "slicer cap", "slicer idle", "slicer queue", "slicer run", "terminal", "systemd",
-        "shutdown", "outside", "caller", "gpu",
+        "shutdown", "outside", "caller", "gpu", "gave way",
     ).__contains__,
     "signal": _between(1, 64),
 }

@@ -64,7 +64,7 @@ def swept(monkeypatch: pytest.MonkeyPatch) -> Swept:
 def test_a_job_looks_once_it_has_run_for_a_while(
     swept: Swept, monkeypatch: pytest.MonkeyPatch, backend: str, broker: str, looks: Swept
 ) -> None:
-    lease = SimpleNamespace(cgroup="/own", gpus=())
+    lease = SimpleNamespace(cgroup="/own", gpus=(), min_run_s=None)
     held = SimpleNamespace(do_postponed_slow=lambda: None, fd=1, lease=lease)
     monkeypatch.setattr("slicer.job.sampling.Sampler", lambda *_: None)
     monkeypatch.setattr("slicer.job.scope_watch.limit_at", lambda *_: None)

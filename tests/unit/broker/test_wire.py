@@ -143,7 +143,7 @@ LIES: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("Acquire", GOOD | {"slots": {f"s{n}": 1 for n in range(MOST_ITEMS + 1)}}, "slots"),
     ("Acquire", GOOD | {"slots": [["cpu", 1]]}, "slots"),
     ("Acquire", GOOD | {"priority": 101}, "priority"),
-    ("Acquire", GOOD | {"priority": -101}, "priority"),
+    ("Acquire", GOOD | {"priority": -102}, "priority"),
     ("Acquire", GOOD | {"expect_s": -1}, "expect_s"),
     ("Acquire", GOOD | {"expect_s": 1e300}, "expect_s"),
     ("Acquire", GOOD | {"max_wait_s": -0.5}, "max_wait_s"),

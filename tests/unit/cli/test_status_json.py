@@ -32,6 +32,7 @@ DOCS = Path(__file__).parents[3] / "docs" / "json.md"
 QUIET = {
     "priority": 0, "vram_mib": None, "estimate": None, "forced": False, "begun": True, "halted": None,
     "halted_for": None, "idle_timeout": None, "idle_end": None, "idle_for": None, "sharing": None,
+    "preemptible": False, "gives_way_to": None, "gives_way_in": None,
 }  # fmt: skip
 
 

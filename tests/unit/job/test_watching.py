@@ -38,7 +38,8 @@ class World:
         self.is_dead = self.has_executed = self.is_stopped = False
         self._reports, self._keepers_end = os.pipe2(os.O_NONBLOCK)
         job = SimpleNamespace(attempt=object() if is_of_queue else None, with_git=False)
-        held = SimpleNamespace(lease=SimpleNamespace(gpus=()), fd=1, do_postponed=lambda: None)
+        lease = SimpleNamespace(gpus=(), gives_way_by_s=None)
+        held = SimpleNamespace(lease=lease, fd=1, do_postponed=lambda: None)
         self._watching = Watching(
             job, held, SimpleNamespace(name="systemd"), None,
             SimpleNamespace(notice=self.notices.append, warning=pytest.fail), NOBODY, KEEPER_PID,

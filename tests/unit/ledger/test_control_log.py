@@ -62,6 +62,10 @@ def test_what_slicer_set_last_counts() -> None:  # X6
     stop, cap = ControlAct(4, "stop", 0, ""), ControlAct(5, "cap", 0, "")
     assert who_told_to_end((*said, stop, cap)) == "slicer stop"
     assert who_told_to_end((*said, cap, stop)) == "slicer cap"
+    way, signal = ControlAct(3, "way", 0, ""), ControlAct(6, "signal", 0, "")
+    assert who_told_to_end((*said, way)) == "gave way"  # U8: unless somebody ends it meanwhile
+    assert who_told_to_end((*said, way, stop)) == "slicer stop"
+    assert who_told_to_end((*said, way, signal)) == "slicer run"
 
 
 @given(st.text(max_size=100), st.floats(0, 1e9), st.integers(0, 2**32 - 2))

@@ -93,7 +93,7 @@ def test_what_no_lease_says_makes_it_none(field: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("field", "said"),
     [
-        ("JOB", "lock"), ("INSIDE", "ba9876543210,.."), ("PID", "-1"), ("PRIORITY", "-101"), ("GPUS", "-1"),
+        ("JOB", "lock"), ("INSIDE", "ba9876543210,.."), ("PID", "-1"), ("PRIORITY", "-102"), ("GPUS", "-1"),
         ("ARRIVED_S", "nan"), ("ARRIVED_S", "-0.5"), ("GPU_CHOICE", "GPU-a,"), ("VRAM_MIB", "9" * 4200),
         ("MARGIN_MIB", "-1"), ("SLOTS", "cpu=-1"), ("SLOTS", "other=1"), ("SLOT_LIMITS", "cpu=" + "9" * 19),
         ("SLOT_LIMITS", ""), ("EXPECT_S", "nan"),

@@ -32,6 +32,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)", re.IGNORECASE)
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _SHAPE = re.compile(r"\w[\w.-]*")  # of the name of an attribute, known or not
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_FLAGS = ("cancel", "preemptible")  # the attributes without a value
 _SHOWN = 40  # characters of a value that an error repeats
 
 
@@ -65,7 +66,7 @@ def words(inside: str) -> list[Word]:
 def is_attribute(word: Word) -> bool:
     """Whether the word has the shape of an attribute, known or not."""
     if word.value is None:
-        return word.key == "cancel"
+        return word.key in _FLAGS
     return _SHAPE.fullmatch(word.key) is not None
 
 
@@ -127,8 +128,8 @@ def _cannot_be(what: str, value: str, hint: str) -> AttributeProblem:
 
 
 def _read_bare(word: Word, said: dict[str, Any]) -> None:
-    if word.key == "cancel":
-        said["cancel"] = True
+    if word.key in _FLAGS:
+        said[word.key] = True
     elif word.key in _KNOWN:
         hint = f"as in {_KNOWN[word.key].example}, without blanks around the ="
         raise AttributeProblem(f"{word.key} needs a value", hint)
@@ -141,8 +142,8 @@ def _unknown(word: Word) -> AttributeProblem:
         return AttributeProblem("there are no routes yet: jobs run on this machine", "leave route= out")
     if word.key == "env":
         return AttributeProblem("env needs the name of a variable", f"as in {_KNOWN['env'].example}")
-    if word.key == "cancel":
-        return AttributeProblem("cancel takes no value", "write just cancel")
+    if word.key in _FLAGS:
+        return AttributeProblem(f"{word.key} takes no value", f"write just {word.key}")
     if word.text.startswith("["):
         return AttributeProblem("there is one bracket too many", "as in [vram=18G] COMMAND")
     if word.text.startswith("-"):
@@ -150,9 +151,9 @@ def _unknown(word: Word) -> AttributeProblem:
         return AttributeProblem(f"unknown attribute {_show(word.text)}", hint)
     from slicer.config.property_names import nearest
 
-    names = _KNOWN if word.value is not None else ("cancel", *_KNOWN)
+    names = _KNOWN if word.value is not None else (*_FLAGS, *_KNOWN)
     wanted = nearest(word.key, names)
-    known = "cancel, " + ", ".join(f"{name}=" for name in _KNOWN if name != "env") + ", env.NAME="
+    known = ", ".join((*_FLAGS, *(f"{name}=" for name in _KNOWN if name != "env"), "env.NAME="))
     meant = _KNOWN[wanted].example if wanted in _KNOWN else wanted
     hint = f"did you mean {meant}?" if wanted else f"known: {known}"
     return AttributeProblem(f"unknown attribute {_show(word.text)}", hint)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from slicer.errors import StateError
+from slicer.model import GAVE_WAY
 from slicer.queue.engine.ended_attempt import EndedAttempt
 from slicer.queue.events import Events
 from slicer.queue.file.shell import Shell
@@ -64,7 +65,8 @@ class Conclusions:
         if has_ended and (is_cancelled or not why):
             return self._judge(state, attempt, entry, is_cancelled=is_cancelled)
         if has_ended or attempt.how == "interrupted":
-            self._register.do(folding.interrupted(state.key, state.job, why))
+            times = state.gave_way + (attempt.ended_by == GAVE_WAY)
+            self._register.do(folding.interrupted(state.key, state.job, why, times))
         else:
             self._register.do(folding.unbegun(state.key, state.job))
         self._events.add("requeued", state, why=why)

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Collection, Iterable
 
 from slicer.errors import EX_TIMEOUT
+from slicer.model import GAVE_WAY
 from slicer.outcome.result import result_of
 from slicer.queue.engine.ended_attempt import EndedAttempt
 from slicer.queue.file.shell import Background
@@ -22,6 +23,7 @@ PAUSE_MOST_S = 960.0
 _INTERRUPTIONS = {
     "slicer queue": "it was stopped with the queue",
     "shutdown": "the machine was shut down, or you logged out",
+    GAVE_WAY: "it gave way to another job",
 }
 
 

@@ -107,9 +107,9 @@ def unbegun(key: str, job: str) -> Record:
     return {"event": "unbegun", "key": key, "job": job}
 
 
-def interrupted(key: str, job: str, why: str) -> Record:
+def interrupted(key: str, job: str, why: str, gave_way: int) -> Record:
     """The attempt was ended from outside (by a reboot). It counts, and the job will run again."""
-    return {"event": "interrupted", "key": key, "job": job, "reason": why}
+    return {"event": "interrupted", "key": key, "job": job, "reason": why, "gave_way": gave_way}
 
 
 def refused(key: str, status: Status, reason: str, exit_code: int) -> Record:
@@ -254,7 +254,7 @@ class _Rule(NamedTuple):
     makes_job: bool = False  # if no job has its key
 
 
-_LATER = ("leftovers",)  # fields that older records lack
+_LATER = ("leftovers", "gave_way")  # fields that older records lack
 _HOW = tuple(name for name in Ending.__annotations__ if name not in ("at", *_LATER))
 _BEGUN = ("job", "boot_id", "attempts", "log", "gpus", "gpu_indices", "vram_mib", "started_at")
 _AGAIN: _Values = {"status": "pending", "cancelling": False}

@@ -107,8 +107,16 @@ def test_an_attempt_that_never_began_does_not_count() -> None:
 
 
 def test_an_attempt_that_a_reboot_ended_counts() -> None:
-    found = state(SEEN, begun(), folding.cancelling(KEY, "a1"), folding.interrupted(KEY, "a1", "reboot"))
+    found = state(SEEN, begun(), folding.cancelling(KEY, "a1"), folding.interrupted(KEY, "a1", "reboot", 0))
     assert (found.status, found.attempts, found.reason, found.cancelling) == ("pending", 1, "reboot", False)
+
+
+def test_an_attempt_that_gave_way_is_no_failure() -> None:  # U8
+    found = state(SEEN, begun(), folding.interrupted(KEY, "a1", "it gave way to another job", 1))
+    assert (found.status, found.gave_way, found.fails, found.ooms) == ("pending", 1, 0, 0)
+    older = folding.interrupted(KEY, "a1", "x", 7)
+    del older["gave_way"]
+    assert state(SEEN, begun(), older).gave_way == 0
 
 
 def test_a_job_can_be_refused_only_while_it_waits() -> None:  # E4, E6
@@ -129,14 +137,14 @@ ABOUT_A1 = [
     folding.oom(KEY, "a1", next_vram_mib=1, **HOW),
     folding.again(KEY, "a1", 1030.0, None, **HOW),
     folding.unbegun(KEY, "a1"),
-    folding.interrupted(KEY, "a1", "reboot"),
+    folding.interrupted(KEY, "a1", "reboot", 0),
     folding.cancelling(KEY, "a1"),
 ]
 
 
 @pytest.mark.parametrize("late", ABOUT_A1, ids=lambda record: str(record["event"]))
 def test_what_is_about_an_earlier_attempt_changes_nothing(late: Record) -> None:
-    now = (SEEN, begun(), folding.interrupted(KEY, "a1", "reboot"), begun("a2", 2))
+    now = (SEEN, begun(), folding.interrupted(KEY, "a1", "reboot", 0), begun("a2", 2))
     assert state(*now, late) == state(*now)
 
 

@@ -60,7 +60,7 @@ def _record(draw: st.DrawFn, number: int) -> Record:
         case "unbegun":
             return folding.unbegun(key, job)
         case "interrupted":
-            return folding.interrupted(key, job, "reboot")
+            return folding.interrupted(key, job, "reboot", 0)
         case "reconsidered":
             return folding.reconsidered(key)
         case "refused":

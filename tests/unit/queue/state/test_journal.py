@@ -117,7 +117,7 @@ def test_cut_at_any_byte_of_its_last_record_it_is_as_without_it(opened: Opener, 
             vram_mib=None, at=1.0,
         ),
         folding.refused("m#0", "infeasible", "no", 1),
-        folding.interrupted("k#0", "a1", "the machine was restarted"),
+        folding.interrupted("k#0", "a1", "the machine was restarted", 0),
     ]  # fmt: skip
     one, _ = opened()
     for record in history:

@@ -80,6 +80,9 @@ class SlurmEngine(Engine):
             if kind.share not in (None, "off"):
                 message, hint = "jobs that Slurm places cannot share turns or caps", "leave share= out"
                 raise JobsFileError(message, entry.number, 1, name=name, hint=hint, key="share")
+            if kind.preemptible:
+                message, hint = "Slurm itself decides which jobs it preempts", "leave preemptible out"
+                raise JobsFileError(message, entry.number, 1, name=name, hint=hint, key="preemptible")
 
     def close(self) -> None:
         self._slurm.close()
