@@ -24,7 +24,7 @@ from slicer.job.find import UnknownJob
 from slicer.job.words import ENDED_BY
 from slicer.kernel.signals import signal, signal_name
 from slicer.kernel.users import group_name, user_name
-from slicer.model import Git, Outcome
+from slicer.model import GAVE_WAY, Git, Outcome
 from slicer.outcome import samples
 from slicer.outcome.history import default_path, read
 from slicer.outcome.outcome_file import outcome_json
@@ -221,6 +221,8 @@ def _plot_title(job: str, name: str, how: str, length_s: float) -> str:
 
 def ended(outcome: Outcome) -> str:
     """How a job ended, in a word or two."""
+    if outcome.ended_by == GAVE_WAY:
+        return GAVE_WAY
     if outcome.reason in ("oom-kill", "timeout", "stopped"):
         return outcome.reason
     if outcome.signal is not None:

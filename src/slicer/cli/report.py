@@ -24,7 +24,7 @@ from slicer.columns import FAINT, Line
 from slicer.errors import SlicerError, UsageError
 from slicer.kernel.epoch import epoch_s
 from slicer.kernel.users import user_name
-from slicer.model import Lease, Outcome
+from slicer.model import GAVE_WAY, Lease, Outcome
 from slicer.outcome import history, samples
 from slicer.outcome.outcome_file import put_own
 from slicer.outcome.result import result_of
@@ -36,6 +36,7 @@ from slicer.report.summary import summary
 from slicer.text import one_line, visible
 
 _LONGEST = 80  # characters of a name
+_CAUSES = {GAVE_WAY: GAVE_WAY, "gpu": "its GPU failed"}  # endings that say more than an exit code
 
 
 @click.command(
@@ -144,6 +145,8 @@ def _user(uid: int) -> str:
 
 def _ending(each: Outcome | AccountRow, how: str) -> str:
     result = result_of(each.exit_code, each.reason, each.ended_by)
+    if each.ended_by in _CAUSES:
+        return _CAUSES[each.ended_by]
     if result != "failed":
         return result
     return each.ended_by or "failed" if how in (OK, STOPPED, UNKNOWN) else how

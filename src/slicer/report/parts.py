@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from slicer.model import GAVE_WAY
 from slicer.record import record
 
-# In ReportedJob.ending; everything else is a failure.
+# In ReportedJob.ending, as GAVE_WAY; everything else is a failure.
 OK, RUNNING, STOPPED, UNKNOWN = "ok", "running", "stopped", "unknown"
 
 
@@ -35,7 +36,7 @@ class ReportedJob:
 
     @property
     def has_failed(self) -> bool:
-        return self.ending not in (OK, RUNNING, STOPPED, UNKNOWN)
+        return self.ending not in (OK, RUNNING, STOPPED, UNKNOWN, GAVE_WAY)
 
     def declared_on(self, card: Card) -> int:
         """The MiB that it held of that GPU; 0: unknown."""

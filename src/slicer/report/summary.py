@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from slicer.model import GAVE_WAY
 from slicer.quantity import format_duration, format_mib
 from slicer.report.figures import gpu_seconds, quantile
 from slicer.report.parts import OK, RUNNING, STOPPED, UNKNOWN, Report
@@ -25,7 +26,7 @@ def hours(seconds: float) -> str:
 def _jobs(report: Report) -> str:
     counts = {each.ending: each.jobs for each in report.endings}
     parts = [(counts.get(OK, 0), "ended well"), (sum(job.has_failed for job in report.jobs), "failed")]
-    parts += [(counts.get(STOPPED, 0), "stopped")]
+    parts += [(counts.get(STOPPED, 0), "stopped"), (counts.get(GAVE_WAY, 0), "gave way to others")]
     parts += [(counts.get(RUNNING, 0), "still running"), (counts.get(UNKNOWN, 0), "ended in an unknown way")]
     users = counted(len({job.user for job in report.jobs}), "user")
     ended = ", ".join(f"{number:,} {what}" for number, what in parts if number)
