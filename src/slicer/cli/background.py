@@ -34,7 +34,7 @@ from slicer.text import quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from slicer.job.plan import Plan
@@ -54,7 +54,9 @@ def run(options: dict[str, Any], invocation: Invocation, to_its_end: ToItsEnd, t
     awaits, begins_at = asked(options, invocation)
     messages = say.Messages(options["verbosity"])
     if options["detach"]:
-        return _detach(options, invocation, awaits, begins_at, messages)
+        ledger = open_ledger(service.environment(os.environ), messages, invocation.backend)
+        named = replace(invocation, job=os.urandom(6).hex())
+        return detach(sys.argv[2:], options, named, awaits, begins_at, ledger) or _print_id(named.job)
     plan_of(invocation, os.environ, None)  # what cannot be right is refused before the wait
     job = replace(invocation, job=os.urandom(6).hex())
     return _Noted(options["verbosity"], job, awaits, begins_at).run(to_its_end, told)
@@ -94,22 +96,20 @@ def begins(options: dict[str, Any], invocation: Invocation) -> tuple[str, ...]:
 # -- the caller ---------------------------------------------------------------------------------------------
 
 
-def _detach(
-    options: dict[str, Any], invocation: Invocation, awaits: tuple[str, ...], begins_at: float | None,
-    messages: say.Messages,
+def detach(
+    said: Sequence[str], options: dict[str, Any], invocation: Invocation, awaits: tuple[str, ...],
+    begins_at: float | None, ledger: Ledger,
 ) -> int:  # fmt: skip
+    """Start the job of that command line, behind "run", and wait until it waits or runs; the exit code."""
     from slicer.cli import placing  # the job's own process needs none of it
     from slicer.cli.common import check_directory
 
     check_directory()
-    environ = service.environment(os.environ)
-    ledger = open_ledger(environ, messages, invocation.backend)
-    plan = plan_of(invocation, environ, None)
-    job = os.urandom(6).hex()
+    plan, job = plan_of(invocation, service.environment(os.environ), None), invocation.job
     log = _log(options["log_to"], job, plan, ledger)
     more = [word for each in awaits for word in ("--awaits", each)]
     more += [] if begins_at is None else ["--begins-at", repr(begins_at)]
-    arguments = ("run", "--detached", job, *more, *sys.argv[2:])
+    arguments = ("run", "--detached", job, *more, *said)
     handed = starting.handed_by_us(arguments, os.environ, log, 0o666 if options["log_to"] else 0o600)
     mask = block_interrupts()  # as it was for the caller
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -136,6 +136,10 @@ def _detach(
         say.line(f"{state} in the background ({where}log {quote(log)}): slicer logs -f {job}")
         if placed.ends and first_time(ledger.directory, "logout-noticed"):
             say.line(f"{placed.ends} (shown once per boot)")
+    return EX_OK
+
+
+def _print_id(job: str) -> int:
     try:
         os.write(1, f"{job}\n".encode())
     except OSError as error:  # nobody reads it, and the job goes on
@@ -287,6 +291,15 @@ class _Detached(_Noted):
         detached = replace(invocation, job=job, log=log, is_bounded=is_bounded, goes_on=True)
         begins_at = float(options["begins_at"]) if options["begins_at"] else None
         super().__init__(options["verbosity"], detached, options["awaits"], begins_at)
+
+    def run(self, to_its_end: ToItsEnd, told: Told) -> int:
+        code = super().run(to_its_end, told)
+        if self._files is not None and self._files.take_again(self._file.job):
+            unblock_interrupts()
+            command = [*starting.program(), *sys.argv[1:]]
+            command[command.index("--detached") + 1] = os.urandom(6).hex()
+            os.execv(command[0], command)
+        return code
 
     def _hear(self, text: str) -> bool:
         super()._hear(text)

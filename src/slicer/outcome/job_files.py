@@ -1,6 +1,7 @@
 """Files of jobs that are detached or wait for others, beside the history: ``jobs/ID.json``.
 
-A detached one has its output in ``jobs/ID.log``, and what slicer says of it in ``jobs/ID.said``.
+A detached one has its output in ``jobs/ID.log``, and what slicer says of it in ``jobs/ID.said``. A script
+that was submitted is in ``jobs/ID.script``. ``jobs/ID.again`` asks the process to run its job once more.
 
 The job's own process writes the JSON when it starts, before it has a ticket or a lease, and when it ends. So
 slicer finds jobs that wait for another job, all logs, and the ends of jobs that never ran, which are not in
@@ -33,7 +34,7 @@ _LONGEST = 4 << 20  # a command may have 2 MiB
 _ROOM = 512  # bytes that its end may need in addition, for why it did not run
 _VERSION = 1
 _SAID = 16 << 10  # bytes of messages that are shown, the first ones
-_KINDS = ("log", "said", "json")
+_KINDS = ("log", "said", "json", "script", "again")
 KILLED = "it was killed, and nobody saw how it ended"
 
 
@@ -139,6 +140,21 @@ class JobFiles:
         """The messages about the job, in their order. Raises StateError."""
         data = self._directory.read(f"{job}.said", _SAID)
         return tuple(data.decode("utf-8", "replace").splitlines())
+
+    def keep_script(self, job: str, data: bytes) -> str:
+        """Keep a script that the job executes; its path. Raises OSError."""
+        os.close(self._directory.replace(f"{job}.script", data, mode=0o700))
+        return f"{self._directory.path}/{job}.script"
+
+    def ask_again(self, job: str) -> None:
+        """Ask the process of a job to run it again, as another job, once it has ended. Raises OSError."""
+        os.close(self._directory.replace(f"{job}.again", b"", mode=0o600))
+
+    def take_again(self, job: str) -> bool:
+        """Whether it was asked to. Raises OSError."""
+        is_asked = self._directory.has(f"{job}.again")
+        self._directory.remove(f"{job}.again")
+        return is_asked
 
     def all(self, warn: Callable[[str], None]) -> list[DetachedJob]:
         """The files of all jobs, the newest first. ``warn`` gets messages about bad files."""
