@@ -31,7 +31,9 @@ def main() -> None:
         gc.disable()  # a job makes no garbage here worth collecting, and forks share more memory
         os._exit(_fast(arguments[0], arguments[1:]))  # nothing is buffered
     gc.disable()
-    if arguments in (["status"], ["status", "--json"]) and "_SLICER_COMPLETE" not in os.environ:
+    if arguments[:1] == ["slurm-commands"]:  # by a shim of slicer install --slurm-commands
+        from slicer.slurm_commands.main import main as other
+    elif arguments in (["status"], ["status", "--json"]) and "_SLICER_COMPLETE" not in os.environ:
         from slicer.cli.status_shown import main as other  # click would take as long as all the rest
     else:
         if _LateSite in sys.meta_path:

@@ -369,10 +369,10 @@ def _make_settings(path: str) -> tuple[str, ...]:
 
 
 def _remove_empty(actions: tuple[Action, ...]) -> None:
-    """Remove the directories of drop-ins, which exist for these alone."""
+    """Remove the directories of drop-ins and of shims, which exist for these alone."""
     for action in actions:
         directory = os.path.dirname(action.destination)
-        if directory.endswith((".service.d", ".slice.d")):
+        if directory.endswith((".service.d", ".slice.d", "/slicer/slurm")):
             with contextlib.suppress(OSError):
                 os.rmdir(directory)
 

@@ -203,7 +203,7 @@ def _replace(path: str, content: bytes) -> None:
     try:
         with open(fd, "wb") as file:
             file.write(content)
-            os.fchmod(file.fileno(), 0o644)
+            os.fchmod(file.fileno(), 0o755 if content.startswith(b"#!") else 0o644)
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)

@@ -9,6 +9,7 @@ import click
 from slicer.backend import feature_units
 from slicer.backend.install_units import InstallPlan, configured, going, plan
 from slicer.cli import complete, install_broker, install_closed, install_feature, install_serve, output, say
+from slicer.cli.install_slurm import act_on_shims, with_shims
 from slicer.cli.install_words import Way, carry_out
 from slicer.columns import Line
 from slicer.config import files
@@ -29,6 +30,8 @@ Examples:
   slicer install --user               for you alone, without root
   slicer install --user --serve ollama
                                       [serve.ollama], at its first request
+  slicer install --user --slurm-commands
+                                      sbatch and the like, for Slurm's users
   sudo slicer install --remove        remove all of it
 
 \b
@@ -52,23 +55,31 @@ explanations for journalctl -x; completion for shells; these manual pages.""",
 @click.option("--as", "run_as", metavar="USER", help="With --serve: the user who runs the server.")
 @click.option("--web", is_flag=True, help="Only the live board: a socket, and the service that it starts.")
 @click.option("--metrics", is_flag=True, help="Only figures for Prometheus' node_exporter: a timer.")
+@click.option(
+    "--slurm-commands", is_flag=True,
+    help="Only sbatch and the like, with --user: shims, in a folder for PATH.",
+)  # fmt: skip
 @click.option("--yes", is_flag=True, help="With --closed-shop: do not ask.")
 @click.option("--remove", "removing", is_flag=True, help="Remove what was installed.")
 @click.option("--force", is_flag=True, help="Also overwrite or remove files that somebody edited.")
 @click.option("--dry-run", is_flag=True, help="Only print what would be done.")
 def command(
     user: bool, user_delegation: bool, broker: bool, closed_shop: bool, server: str | None,
-    run_as: str | None, web: bool, metrics: bool, yes: bool, removing: bool, force: bool, dry_run: bool,
+    run_as: str | None, web: bool, metrics: bool, slurm_commands: bool, yes: bool, removing: bool,
+    force: bool, dry_run: bool,
 ) -> int:  # fmt: skip
     """Install slicer's systemd units, completion for shells, and manual pages. Safe to repeat.
 
     The files go below /usr/local; then systemd reloads its units. Files that somebody edited stay as they
     are. For lasting changes use `systemctl edit gpu.slice`, or edit the configuration and run `slicer
-    install` again. With --broker, --closed-shop, --serve NAME, --web or --metrics, --remove removes only
-    that.
+    install` again. With --broker, --closed-shop, --serve NAME, --web, --metrics or --slurm-commands, --remove
+    removes only that.
     """
     place, way = install_serve.UnitPlace(user), Way(removing, force, dry_run)
     is_alone = not any((broker, closed_shop, user_delegation, yes))
+    if slurm_commands:
+        is_alone = is_alone and not (server or run_as or web or metrics)
+        return act_on_shims(place, way, is_alone=is_alone)
     if web or metrics:
         is_alone = is_alone and not (user or server or run_as or (web and metrics))
         return install_feature.act("web" if web else "metrics", way, is_alone=is_alone)
@@ -127,6 +138,7 @@ def _settled(place: install_serve.UnitPlace, way: Way, *, user_delegation: bool,
     if not (way.removing and broker):
         settled = settled if user else install_closed.with_closed(settled)
         settled = install_serve.with_servers(settled, place, removing=way.removing)
+        settled = with_shims(settled, place, way)
         settled = settled if user else install_feature.with_features(settled, removing=way.removing)
     for warning in warnings:
         say.line(warning)

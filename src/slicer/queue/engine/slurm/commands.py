@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 
+from slicer.backend import slurm_shims
 from slicer.errors import BackendError, UsageError
 from slicer.kernel.sleep import seconds_until
 from slicer.record import record
@@ -78,12 +79,14 @@ def _text(fd: int) -> str:
     return os.pread(fd, os.fstat(fd).st_size, 0).decode("utf-8", "replace")
 
 
-def check_programs(environ: Mapping[str, str]) -> None:
-    """Raise UsageError if Slurm's commands are not here."""
-    missing = next((name for name in PROGRAMS if not shutil.which(name, path=environ.get("PATH"))), None)
+def slurms(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment, whose PATH leads to Slurm's own commands. Raises UsageError if there are none."""
+    path = slurm_shims.without(environ.get("PATH", os.defpath))
+    missing = next((name for name in PROGRAMS if not shutil.which(name, path=path)), None)
     if missing:
         hint = "run the queue where you would run sbatch, or leave the option out"
         raise UsageError(f"there is no {missing} here", where="--engine slurm", hint=hint)
+    return {**environ, "PATH": path}
 
 
 def call(words: Sequence[str], environ: Mapping[str, str]) -> CompletedCommand:

@@ -42,7 +42,7 @@ class SlurmEngine(Engine):
 
     def __init__(self, options: QueueOptions, environ: Mapping[str, str], events: Events) -> None:
         """Raises UsageError, StateError."""
-        commands.check_programs(environ)
+        environ = commands.slurms(environ)
         if options.gpus and options.engine == NAME:
             hint = "leave one of them out: Slurm chooses the GPUs"
             raise UsageError("cannot be combined with --engine slurm", where="--gpu", hint=hint)
