@@ -63,7 +63,8 @@ class GitLook:
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
             ),
-            setpgroup=0, setsigmask=(), setsigdef=(signal.SIGPIPE,),
+            # Ctrl-Z would stop it before its exec, and us with it until then.
+            setpgroup=0, setsigmask=(signal.SIGTSTP,), setsigdef=(signal.SIGPIPE,),
         )  # fmt: skip
 
     def reap(self) -> None:
