@@ -228,7 +228,7 @@ def test_a_container_has_the_jobs_memory(slicer: Slicer) -> None:  # K3, U5
     assert done.code == 137, done
     outcome = slicer.outcome_of(done)
     assert outcome.reason == "oom-kill"
-    assert 200 * MIB < (outcome.usage.memory_peak_bytes or 0) <= 300 * MIB
+    assert 200 * MIB < (outcome.usage.memory_peak_bytes or 0) <= 301 * MIB  # the kernel counts in batches
     assert podman("ps", "--all", "--quiet") == ""
     remove_all()
 

@@ -349,12 +349,18 @@ class Queue:
         options = ("--backend", "plain", "--poll", "0.1", "--log-dir", "logs", "--json")
         self.process = subprocess.Popen(
             [*box.prefix, *SLICER, "queue", "jobs.txt", *options], env=box.env, cwd=box.root,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
         )  # fmt: skip
         box.adopt(self.process)
 
+    def await_event(self, name: str) -> None:
+        """Take what it tells, up to that event."""
+        assert self.process.stdout is not None
+        while json.loads(self.process.stdout.readline())["event"] != name:
+            pass
+
     def end(self) -> list[dict[str, Any]]:
-        """What it told, once it has ended."""
+        """What it told and was not taken yet, once it has ended."""
         out, err = self.process.communicate(timeout=LONGEST_S)
         assert not err, text(err)
         return [json.loads(line) for line in text(out).splitlines()]
@@ -411,6 +417,7 @@ def test_a_job_of_a_queue_that_gets_past_its_cap_is_ended(  # X7
         until(lambda: shared.leases(), "the job runs")
         kill_9(queue.process.pid)
         queue = Queue(shared, *(shared.root / "jobs.txt").read_text().splitlines())
+        queue.await_event("adopted")
     (shared.root / "go").touch()
     told = queue.end()
     (exceeds,) = [event for event in told if event["event"] == "exceeds"]
