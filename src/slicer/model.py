@@ -247,8 +247,10 @@ class Lease:
     idle_warn_s: float | None = None
     idle_end_s: float | None = None
     idle_since_s: float | None = None
-    # Of a job that gives way: how long it runs before. Once it does: to which job, and when it is killed.
+    # Of a job that gives way: how long it runs before, and how long its end may take. Once it does: to which
+    # job, and when it is killed.
     min_run_s: float | None = None
+    stop_s: float | None = None
     gives_way_to: str = ""
     gives_way_by_s: float | None = None
 

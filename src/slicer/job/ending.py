@@ -46,6 +46,8 @@ def outcome_of(
     lease, spec = held.lease, job.spec
     if report.reason == "signal" and report.status == signal.SIGKILL and _has_lost_manager(started, report):
         report = replace(report, reason="stopped", ended_by="shutdown")
+    if report.ended_by == "systemd" and job.broker and lease.min_run_s is not None:
+        report = _with_way(report, job)
     ended, shared = exit_of(report), None
     if job.sharing is not None:
         from slicer.job.sharing import summary
@@ -66,6 +68,13 @@ def outcome_of(
         changed_outside=done.changed_outside, sharing=shared, directory=job.runs_in(), log=job.log,
         gpu_indices=lease.gpu_indices, git=git,
     )  # fmt: skip
+
+
+def _with_way(report: KeeperReport, job: Job) -> KeeperReport:
+    """The report of a job that the broker has ended, because nobody else did, to have it give way."""
+    from slicer.job.giving_way import noted_by
+
+    return replace(report, ended_by=GAVE_WAY) if noted_by(job.broker, job.id) else report
 
 
 def _has_lost_manager(started: Started, report: KeeperReport) -> bool:

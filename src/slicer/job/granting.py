@@ -70,16 +70,20 @@ def request_of(
     requester = Requester(
         job_id, invocation.name, shown, backend.name, backend.manager,
         "" if backend.name == "plain" else spec.whole, plan.outer.leases, profile.name, *limits,
-        **({"min_run_s": _least_run_s(plan)} if gives_way(plan) else {}),
+        **(_way_of(plan) if gives_way(plan) else {}),
     )  # fmt: skip
     return prepare(plan.broker, requester, needs_of(plan), observer)
 
 
-def _least_run_s(plan: Plan) -> float | None:
+def _way_of(plan: Plan) -> dict[str, float | None]:
+    """What the lease of a job that gives way says of that."""
+    from slicer.job.stop_rule import rule_of
     from slicer.placement.giving_way import least_run_s
 
     least_s = plan.profile.min_run_s
-    return None if least_s is None else least_run_s(least_s, plan.invocation.gave_way)
+    if least_s is not None:
+        least_s = least_run_s(least_s, plan.invocation.gave_way)
+    return {"min_run_s": least_s, "stop_s": rule_of(plan.profile).total_s}
 
 
 def prepare_job(

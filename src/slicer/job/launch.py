@@ -128,8 +128,6 @@ def _run_planned(
     backend.connect()
     if backend.notice:
         listener.notice(backend.notice)
-    if plan.profile.preemptible and plan.broker:
-        listener.warning("preemptible has no effect here: the broker asks no job to give way")
     gpu_observer = GpuObserver(plan.config.policy)
     docker = containers_of(plan, backend, listener.warning)
     job, wanted = granting.prepare_job(job_id, plan, backend, gpu_observer, docker)

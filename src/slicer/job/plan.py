@@ -275,8 +275,8 @@ def spec_of(job_id: str, plan: Plan, backend: Backend) -> ScopeSpec:
 
 
 def gives_way(plan: Plan) -> bool:
-    """Whether its job gives way to others. The broker asks none to do so."""
-    return plan.profile.preemptible and not plan.broker and not plan.missing.is_nothing
+    """Whether its job gives way to others."""
+    return plan.profile.preemptible and not plan.missing.is_nothing
 
 
 def needs_of(plan: Plan) -> Needs:

@@ -89,6 +89,7 @@ class Requester:
     idle_warn_s: float | None = None  # as in Lease
     idle_end_s: float | None = None
     min_run_s: float | None = None
+    stop_s: float | None = None
 
 
 def of_process(name: str, command: tuple[str, ...], outer: OuterJobs, profile: str = "") -> Requester:

@@ -8,6 +8,7 @@ another choice might be smaller.)
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from itertools import chain, combinations, islice
 
 from slicer.placement.decision import Book, gpu_holders, slot_holders
@@ -41,12 +42,12 @@ def asked(book: Book, unaware: Collection[str] = ()) -> dict[str, Ticket]:
         return {}
     gone = {lease.job for lease in book.leases if _is_going(lease, book.now_s)}
     left = _left(book, gone, book.queue[:_DEPTH])
+    soon = {job for job, at_s in start_times(left).items() if at_s is not None and at_s <= _SOON_S}
     for place, ticket in enumerate(left.queue):
-        if ticket.job in left.verdict.grants:
+        if ticket.job in left.verdict.grants or ticket.job in soon:
             continue
         before = _left(left, (), left.queue[: place + 1])
-        chosen = _fewest(ticket, before, _candidates(ticket, before, able))
-        if chosen and not _begins_soon(ticket, left):
+        if chosen := _fewest(ticket, before, _candidates(ticket, before, able)):
             return dict.fromkeys(chosen, ticket)
     return {}
 
@@ -82,8 +83,9 @@ def _fewest(ticket: Ticket, book: Book, jobs: list[str]) -> tuple[str, ...]:
     for chosen in islice(sets, _MOST_TRIES):
         if is_enough(chosen):
             return chosen
-    kept = list(jobs)
-    for job in reversed(jobs):
+    least = bisect_left(range(1, len(jobs)), True, key=lambda count: is_enough(jobs[:count])) + 1
+    kept = jobs[:least]
+    for job in kept[::-1][:_MOST_TRIES]:
         others = [each for each in kept if each != job]
         if is_enough(others):
             kept = others
@@ -98,8 +100,3 @@ def _left(book: Book, gone: Iterable[str], queue: tuple[Ticket, ...]) -> Book:
         tuple(lease for lease in book.leases if lease.job not in jobs), book.policy, book.now_s,
         book.allowance,
     )  # fmt: skip
-
-
-def _begins_soon(ticket: Ticket, book: Book) -> bool:
-    begins_s = start_times(book)[ticket.job]
-    return begins_s is not None and begins_s <= _SOON_S

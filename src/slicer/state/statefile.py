@@ -250,7 +250,7 @@ _RULES: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("since_s", "arrived_s", "expect_s", "est_s", "paused_s"), _between(0, SECONDS_MAX)),
     "est_from": ("", "expect", "runs", "limit", "machine").__contains__,
     **dict.fromkeys(("idle_warn_s", "idle_end_s", "idle_since_s"), _between(0, SECONDS_MAX)),
-    **dict.fromkeys(("min_run_s", "gives_way_by_s"), _between(0, SECONDS_MAX)),
+    **dict.fromkeys(("min_run_s", "stop_s", "gives_way_by_s"), _between(0, SECONDS_MAX)),
     "reason": ("exited", "signal", "oom-kill", "timeout", "stopped", "unknown").__contains__,
     "exit_code": _between(0, 255),
     "wants": ("lock", "cap", "both").__contains__,

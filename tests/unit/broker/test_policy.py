@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -28,12 +29,13 @@ from slicer.broker.rules.standing import groups, passing, standings, why_behind
 from slicer.broker.server.names import Names, ask_services
 from slicer.broker.server.policy_file import PolicyFile, load
 from slicer.errors import ConfigError, NotAllowedError
-from slicer.model import Busy, Lease, Ticket
+from slicer.model import PREEMPTIBLE, Busy, Lease, Ticket
 from slicer.placement.decision import Book, decide
 from slicer.placement.devices import Device
 from slicer.placement.forecast import deadlocked
 from slicer.placement.order import places
 from slicer.placement.settings import Policy as Settings
+from slicer.record import replace
 from slicer.state.directory import Directory
 from tests.unit import made_up
 
@@ -68,6 +70,8 @@ def test_a_users_own_word_wins_then_its_most_generous_group_then_the_default(etc
 patience = "infinity"
 half_life = "1d"
 allow_services = true
+preemptible_free = true
+max_min_run = "infinity"
 user_uids = "108000-119999, 300000"
 [default]
 max_gpus = 1
@@ -95,6 +99,7 @@ weight = 3
     assert weight_of(policy, ALICE, (1001,)) == 1.0
     assert [account_of(policy, gids) for gids in ((1001, 300, 200), (100, 7))] == [200, 100]
     assert (policy.half_life_s, policy.allow_services) == (86400.0, True)
+    assert (policy.preemptible_free, policy.max_min_run_s) == (True, float("inf"))
     assert policy.user_uids == ((108_000, 119_999), (300_000, 300_000))
     assert policy.patience_s == float("inf")
 
@@ -381,6 +386,26 @@ def test_a_request_over_its_groups_cap_holds_up_its_members_once_it_has_waited_f
     found = decide(queue, devices, held, SETTINGS, 100.0 + waits_s, Allowance(policy, GIDS))
     assert set(found.grants) == granted
     assert found.reserving == ()
+
+
+# L3, U8: their slots count all the same
+@pytest.mark.parametrize("is_free", [False, True])
+def test_gpus_that_are_given_to_whoever_wants_them_count_if_the_policy_says_so(is_free: bool) -> None:
+    caps = Caps(max_gpus=1, max_vram_mib=8000, max_cpu_slots=1)
+    policy = SitePolicy(caps, {}, {}, {}, {}, preemptible_free=is_free)
+    held = (lease(gpus=("GPU-a",), priority=PREEMPTIBLE, min_run_s=1.0),)
+    used_by = {"GPU-a": {"0" * 12: 100}}
+    devices = tuple(Device(f"GPU-{x}", 8000, 100, used_by.get(f"GPU-{x}", {}), 0, ()) for x in "abc")
+    wishes = [{"priority": 0}, {"priority": PREEMPTIBLE}, {"priority": PREEMPTIBLE}]
+    queue = [ticket(f"{n}" * 12, gpus=1, **wish) for n, wish in enumerate(wishes, 1)]
+    found = decide(queue, devices, held, SETTINGS, 110.0, Allowance(policy, GIDS))
+    assert set(found.grants) == ({"1" * 12, "2" * 12} if is_free else set())
+    assert taken(held, devices, None, policy)[ALICE].gpus == (0 if is_free else 1)
+    wide = ticket(gpus=2, priority=PREEMPTIBLE, cpu_slots=1)
+    slots = replace(wide, slots={"cpu": 2}, slot_limits={"cpu": 4})
+    for asked, is_refused in ((wide, not is_free), (slots, True), (replace(wide, priority=0), True)):
+        with pytest.raises(NotAllowedError) if is_refused else nullcontext():
+            check(policy, GIDS[ALICE], asked, devices, "alice")
 
 
 def test_the_standing_of_a_group_adds_up_its_members() -> None:  # L3

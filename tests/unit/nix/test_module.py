@@ -199,6 +199,7 @@ def test_a_key_of_a_later_slicer_gets_through() -> None:  # K5
 POLICY: dict[str, Any] = {
     "half_life": "3d", "patience": "infinity", "fence": "on", "devices": ["/dev/nvidia-modeset"],
     "allow_services": True, "on_idle": "stop", "user_uids": "108000-119999, 300000",
+    "preemptible_free": True, "max_min_run": "30m",
     "default": {"max_gpus": 2, "max_hold": "24h", "idle_timeout": "1h"},
     "users": {
         "alice": {"max_gpus": "infinity", "max_vram": "infinity", "max_priority": "infinity", "weight": 2},

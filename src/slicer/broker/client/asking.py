@@ -17,8 +17,10 @@ from slicer.broker.client.connection import ANSWER_S, AWAY_S, HINT, Connection, 
 from slicer.broker.protocol.messages import Acquire, Granted, Preview, Release, Waiting
 from slicer.errors import BackendError, BrokerError, BusyError, GoneError, RequestCancelled, SlicerError
 from slicer.kernel.sleep import soonest, until_readable
+from slicer.model import PREEMPTIBLE
 from slicer.record import fields_for, replace
 from slicer.state import BROKER
+from slicer.state.statefile import SECONDS_MAX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,6 +48,9 @@ def acquire_of(
         "gpu_choice": needs.gpu_choice if needs.gpus else (), "priority": needs.priority,
         "inside": inside,
     }  # fmt: skip
+    if needs.priority == PREEMPTIBLE:  # the policy has the last word on how long "never" is
+        least_s = SECONDS_MAX if draft.min_run_s is None else draft.min_run_s
+        said |= {"min_run_s": least_s, "stop_s": draft.stop_s}
     runs_anyway, for_parent = needs.runs_anyway and not needs.gpus, draft.pid != ticket.pid
     return Acquire(
         **said, binding=binding, ahead_of=prepared.ahead_of, runs_anyway=runs_anyway,
@@ -274,7 +279,8 @@ class Asking:
             self._draft, gpus=theirs.gpus, gpu_indices=theirs.gpu_indices, vram_mib=theirs.vram_mib,
             slots=theirs.slots, priority=theirs.priority, forced=theirs.forced, since_s=theirs.since_s,
             idle_warn_s=soonest(self._draft.idle_warn_s, theirs.idle_warn_s),
-            idle_end_s=soonest(self._draft.idle_end_s, theirs.idle_end_s),
+            idle_end_s=soonest(self._draft.idle_end_s, theirs.idle_end_s), min_run_s=theirs.min_run_s,
+            stop_s=theirs.stop_s,
         )  # fmt: skip
         files, self._files = self._files or self._ledger.unlisted(), None
         try:

@@ -75,6 +75,9 @@ class Acquire(Preview):
     for_parent: bool = False
     limit_s: float | None = None  # its time limit, if it has one: an estimate of its length, no more
     inside: tuple[str, ...] = ()  # the caller's own leases without a scope that last as long as this one
+    # As in Lease, for a job whose priority is PREEMPTIBLE. None: it gives way at once.
+    min_run_s: float | None = None
+    stop_s: float | None = None
 
 
 @record

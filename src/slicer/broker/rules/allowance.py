@@ -12,9 +12,9 @@ from functools import partial
 from typing import TypeVar
 
 from slicer.broker.rules import reservations
-from slicer.broker.rules.policy import Rule, SitePolicy, rule_of, together_of
+from slicer.broker.rules.policy import NO_POLICY, Rule, SitePolicy, rule_of, together_of
 from slicer.errors import NotAllowedError
-from slicer.model import CPU, Busy, Lease, Request, Reservation, Ticket
+from slicer.model import CPU, PREEMPTIBLE, Busy, Lease, Request, Reservation, Ticket
 from slicer.placement.capacity import eligible
 from slicer.placement.devices import Device
 from slicer.quantity import short_mib
@@ -43,9 +43,10 @@ _CAPS = (("max_gpus", "gpus"), ("max_vram_mib", "vram_mib"), ("max_cpu_slots", "
 
 
 def taken(
-    leases: Iterable[Lease], devices: tuple[Device, ...] | None, known_mib: Mapping[str, int] | None = None
-) -> dict[int, Holdings]:
-    """The holdings of each user. A whole GPU counts with all its memory.
+    leases: Iterable[Lease], devices: tuple[Device, ...] | None, known_mib: Mapping[str, int] | None = None,
+    policy: SitePolicy = NO_POLICY,
+) -> dict[int, Holdings]:  # fmt: skip
+    """The holdings of each user that count. A whole GPU counts with all its memory.
 
     ``known_mib``: the memory of each lease's job, if it is known without the GPUs.
     """
@@ -54,10 +55,19 @@ def taken(
     for lease in leases:  # there may be thousands, for each decision
         has = found.setdefault(lease.uid, [0, 0, 0])
         has[2] += lease.slots.get(CPU, 0)
-        if lease.gpus:
+        if lease.gpus and not _is_free(lease, policy):
             has[0] += len(lease.gpus)
             has[1] += (known_mib or {}).get(lease.job) or held_vram(lease.gpus, lease.vram_mib, sizes)
     return {uid: Holdings(*has) for uid, has in found.items()}
+
+
+def _is_free(found: Lease | Request, policy: SitePolicy) -> bool:
+    """Whether its GPUs count against no cap: it gives them to whoever wants them."""
+    return policy.preemptible_free and found.priority == PREEMPTIBLE
+
+
+def _counted(request: _Request, policy: SitePolicy) -> _Request:
+    return replace(request, gpus=0) if _is_free(request, policy) else request
 
 
 def taken_together(held: Mapping[int, Holdings], gids: Mapping[int, Sequence[int]], gid: int) -> Holdings:
@@ -122,6 +132,10 @@ class Allowance:
             found = self._bounds[uid] = tuple(each for each in made if each.rules)
         return found
 
+    def counted(self, request: Request) -> Request:
+        """The request with only those needs that count against caps."""
+        return _counted(request, self._policy)
+
     def binds(self, whose: Whose, uid: int) -> bool:
         kind, number = whose
         return uid == number if kind == "user" else _is_member(uid, number, self._gids)
@@ -134,7 +148,7 @@ class Allowance:
         return taken_together(by_user, self._gids, number)
 
     def balance(self, leases: Iterable[Lease], devices: tuple[Device, ...] | None) -> Balance:
-        return Balance(self, taken(leases, devices), devices)
+        return Balance(self, taken(leases, devices, None, self._policy), devices)
 
 
 class Balance:
@@ -163,13 +177,14 @@ class Balance:
         bounds = self._allowance.bounds(uid)
         if not bounds:
             return request
-        shape = _shape(request)
+        counted = self._allowance.counted(request)
+        shape = _shape(counted)
         if (uid, shape) in self._over:
             return None
-        if self._exceeded(request, shape) is not None:
+        if self._exceeded(counted) is not None:
             self._over.add((uid, shape))
             return None
-        if not request.gpus or request.vram_mib is not None:
+        if not counted.gpus or request.vram_mib is not None:
             return request
         left_mib = [
             int(bound.rules["vram_mib"].value) - self._of(bound.whose).vram_mib
@@ -203,7 +218,7 @@ class Balance:
             numbers = {device.uuid: number for number, device in enumerate(self._devices)}
             known, now_at = self._allowance.reservations, self._allowance.now_at
             return reservations.why(request, known, numbers, name_of, now_at)
-        found = self._exceeded(request, _shape(request))
+        found = self._exceeded(self._allowance.counted(request))
         if found is None:
             return ""
         bound, field = found
@@ -220,7 +235,7 @@ class Balance:
         """
         if self.is_closed_out(request):
             return Busy("gpu", (), 0, (), "")
-        found = self._exceeded(request, _shape(request))
+        found = self._exceeded(self._allowance.counted(request))
         if found is None:
             return None
         bound, field = found
@@ -229,10 +244,10 @@ class Balance:
             return Busy("cpu", tuple(each for each in counted if CPU in each.slots), 0, (), "", slot=CPU)
         return Busy("gpu", tuple(each for each in counted if each.gpus), 0, (), "")
 
-    def _exceeded(self, request: Request, shape: _Shape) -> tuple[Bound, str] | None:
+    def _exceeded(self, request: Request) -> tuple[Bound, str] | None:
         """The first cap that the request exceeds, as a field of :class:`Holdings`."""
         for bound in self._allowance.bounds(_uid(request)):
-            field = over(bound.rules, self._of(bound.whose), self._least_of(request, shape))
+            field = over(bound.rules, self._of(bound.whose), self._least_of(request))
             if field:
                 return bound, field
         return None
@@ -243,7 +258,8 @@ class Balance:
             found = self._held[whose] = self._allowance.held(whose, self._by_user)
         return found
 
-    def _least_of(self, request: Request, shape: _Shape) -> Holdings:
+    def _least_of(self, request: Request) -> Holdings:
+        shape = _shape(request)
         found = self._least.get(shape)
         if found is None:
             found = self._least[shape] = _least(request, self._devices)
@@ -253,6 +269,8 @@ class Balance:
         """Count these GPUs, and the other needs of the request, as granted."""
         bounds = self._allowance.bounds(_uid(request))
         if bounds:
+            if not self._allowance.counted(request).gpus:
+                gpus = ()
             vram_mib = held_vram(gpus, request.vram_mib, self._sizes)
             self._add(bounds, Holdings(len(gpus), vram_mib, request.slots.get(CPU, 0)))
 
@@ -261,15 +279,16 @@ class Balance:
 
         If its user's own cap is in its way, only that user's requests are held back.
         """
-        uid, shape = _uid(request), _shape(request)
+        counted = self._allowance.counted(request)
+        uid, shape = _uid(request), _shape(counted)
         bounds = self._allowance.bounds(uid)
         if not bounds or (uid, shape) in self._kept or self.is_closed_out(request):
             return
         self._kept.add((uid, shape))
-        found = self._exceeded(request, shape)
+        found = self._exceeded(counted)
         if found is not None and not found[0].name:
             bounds = (found[0],)
-        self._add(bounds, self._least_of(request, shape))
+        self._add(bounds, self._least_of(counted))
 
     def _add(self, bounds: Iterable[Bound], more: Holdings) -> None:
         for bound in bounds:
@@ -326,7 +345,7 @@ def check(
             f"priority {ticket.priority} was asked for, but {name} may ask for at most {rule.value:.0f}",
             where=rule.where, hint=f"--priority {rule.value:.0f}, or ask the administrator",
         )  # fmt: skip
-    least = _least(ticket, devices or ())
+    least = _least(_counted(ticket, policy), devices or ())
     for bound in Allowance(policy, {ticket.uid: gids}).bounds(ticket.uid):
         field = over(bound.rules, _NOTHING, least)
         if field:

@@ -60,6 +60,8 @@ class SitePolicy:
     patience_s: float = 86400.0  # a user that waited so long without a GPU is served out of turn, once
     fence: Fence = "auto"  # "auto": if systemd and the kernel support it; "on": no job without it; "off"
     on_idle: OnIdle = "warn"
+    max_min_run_s: float = 3600.0  # after that time a preemptible job gives way, whatever its own min_run
+    preemptible_free: bool = False  # whether preemptible jobs' GPUs do not count against caps
     allow_services: bool = False  # whether users' system services may have jobs, outside their confinement
     # Those in the ranges of /etc/subuid that are users, from first to last. None: whom a name service knows.
     user_uids: tuple[tuple[int, int], ...] | None = None

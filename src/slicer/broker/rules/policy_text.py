@@ -211,6 +211,8 @@ _SETTING_ROWS: dict[str, ValueKind] = {
     "fence": PROFILE["fence"][0],
     "on_idle": PROFILE["on_idle"][0],
     "devices": "nvidia-devices",
+    "max_min_run_s": "wait",
+    "preemptible_free": "flag",
     "allow_services": "flag",
     "user_uids": "uids",
 }

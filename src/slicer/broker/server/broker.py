@@ -11,6 +11,7 @@ from slicer import faults
 from slicer.broker.server.cleanup import Leftovers, Overtime
 from slicer.broker.server.connections import Connections
 from slicer.broker.server.deciding import Decider
+from slicer.broker.server.giving_way import Preemption
 from slicer.broker.server.idleness import Idleness
 from slicer.broker.server.lease_files import RULES, LeaseFiles
 from slicer.broker.server.leases import Holding, Leases
@@ -66,10 +67,9 @@ class Broker:
         for holding in self._leases.holdings.values():
             self._policy_state.groups(holding.lease.uid, holding.claim.gids)
         limits_asked = LimitsAsked(self._leases, self._policy_state, self._decider, host())
-        self._overtime = Overtime(self._leases, self._policy_state, self._loop, log)
-        self._idleness = Idleness(
-            self._leases, self._decider, self._scopes, self._overtime, self._loop, log
-        )
+        self._overtime = Overtime(self._leases, self._policy_state, self._scopes, self._loop, log)
+        self._idleness = Idleness(self._leases, self._decider, self._overtime, self._loop, log)
+        self._giving_way = Preemption(self._leases, self._decider, self._overtime, self._loop, log)
         self._queueing = queueing = Queueing(
             self._leases, self._decider, self._policy_state, self._overtime, self._loop, log
         )
@@ -136,8 +136,8 @@ class Broker:
         """Whether a request waits, or some work is not finished."""
         is_starting = any(each.is_starting for each in self._leases.holdings.values())
         is_busy = is_starting or self._connections.must_stay or self._overtime.is_expected()
-        watches = self._idleness.expect()
-        return bool(len(self._connections) or self._leases.waiters or is_busy or watches)
+        watches = [self._idleness.expect(), self._giving_way.expect()]
+        return bool(len(self._connections) or self._leases.waiters or is_busy or any(watches))
 
     def close(self) -> None:
         """Close everything. Leases last without the broker."""

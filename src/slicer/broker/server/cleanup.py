@@ -25,9 +25,12 @@ class Overtime:
     SIGTERM, and after a while SIGKILL. Until then nobody else gets the resources.
     """
 
-    def __init__(self, leases: Leases, policy: PolicyState, on: Loop, log: Callable[[str], None]) -> None:
+    def __init__(
+        self, leases: Leases, policy: PolicyState, scopes: Scopes, on: Loop, log: Callable[[str], None]
+    ) -> None:
         self._leases = leases
         self._policy_state = policy
+        self._scopes = scopes
         self._loop = on
         self._log = log
         for holding in leases.holdings.values():
@@ -46,10 +49,20 @@ class Overtime:
     def _end(self, holding: Holding) -> None:
         if holding.claim.held or holding.is_starting:
             return  # systemd ends its scope
-        self.end(holding, f"uid {holding.lease.uid}: {holding.lease.job} has held its resources for too long")
+        told = f"uid {holding.lease.uid}: {holding.lease.job} has held its resources for too long"
+        self._end_process(holding, told)
 
     def end(self, holding: Holding, told: str) -> None:
-        """End a lease without a scope. ``told``: why."""
+        """End any lease, and those inside it, which keep it. ``told``: why."""
+        if holding.claim.held:
+            self._log(f"<5>{told}: {holding.lease.unit} is stopped")
+            self._scopes.stop(holding.lease.unit, lambda _: None)
+        elif not holding.is_starting:
+            self._end_process(holding, told)
+        for each in self._leases.nested_in(holding):
+            self.end(each, told)
+
+    def _end_process(self, holding: Holding, told: str) -> None:
         if holding.claim.binding == "scope":  # slicer's own process, whose command was never started
             self._log(f"<5>{told}")
             self._leases.release(holding)

@@ -11,7 +11,6 @@ from slicer.broker.server.cleanup import Overtime
 from slicer.broker.server.deciding import Decider
 from slicer.broker.server.leases import Holding, Leases
 from slicer.broker.server.loop import Due, Loop
-from slicer.broker.server.scopes import Scopes
 from slicer.errors import GpuError, SlicerError
 from slicer.gpu.idle import IdleTime, begun, step
 from slicer.kernel import proc
@@ -26,12 +25,10 @@ class Idleness:
     """Looks at the GPUs of all leases with a limit, as long as there are any."""
 
     def __init__(
-        self, leases: Leases, decider: Decider, scopes: Scopes, overtime: Overtime, on: Loop,
-        log: Callable[[str], None],
-    ) -> None:  # fmt: skip
+        self, leases: Leases, decider: Decider, overtime: Overtime, on: Loop, log: Callable[[str], None]
+    ) -> None:
         self._leases = leases
         self._decider = decider
-        self._scopes = scopes
         self._overtime = overtime
         self._loop = on
         self._log = log
@@ -72,7 +69,7 @@ class Idleness:
         told = f"uid {lease.uid}: {lease.job} {'uses' if turn == 'used' else 'does not use'} its GPU"
         if turn == "ends":
             del self._times[lease.job]  # if it stays, it is ended once more
-            self._end(holding, told)
+            self._overtime.end(holding, told)
         elif turn:
             self._log(f"<5>{told}")
             since_s = None if turn == "used" else round(time.since_s, 6)
@@ -80,12 +77,3 @@ class Idleness:
                 self._leases.rewrite(holding, replace(lease, idle_since_s=since_s))
             except SlicerError as error:
                 self._log(f"<4>{lease.job}: {error}")
-
-    def _end(self, holding: Holding, told: str) -> None:
-        if holding.claim.held:
-            self._log(f"<5>{told}: {holding.lease.unit} is stopped")
-            self._scopes.stop(holding.lease.unit, lambda _: None)
-        elif not holding.is_starting:
-            self._overtime.end(holding, told)
-        for each in self._leases.nested_in(holding):  # what is inside keeps it
-            self._end(each, told)

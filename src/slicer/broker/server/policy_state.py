@@ -20,6 +20,7 @@ from slicer.broker.protocol.messages import (
 from slicer.broker.rules import allowance, policy, shares, standing
 from slicer.broker.rules import reservations as reserving
 from slicer.broker.rules.allowance import Allowance
+from slicer.broker.rules.allowed import LONGEST_STOP_S
 from slicer.broker.rules.policy import NO_POLICY, SitePolicy
 from slicer.broker.rules.shares import Shares
 from slicer.broker.server.accounts import Accounts, EndedLease
@@ -32,7 +33,7 @@ from slicer.errors import NotAllowedError, SlicerError, TooManyError
 from slicer.gpu.idle import idle_limits
 from slicer.kernel import proc
 from slicer.ledger.leasing import gpus_named
-from slicer.model import Gpu, Lease, Reservation, Ticket
+from slicer.model import PREEMPTIBLE, Gpu, Lease, Reservation, Ticket
 from slicer.placement.devices import Device
 from slicer.placement.settings import Policy
 from slicer.record import replace
@@ -137,6 +138,15 @@ class PolicyState:
         """The idle times after which a user's job is warned, and ended; None: never."""
         return idle_limits(policy.caps_of(self.policy, uid, gids).idle_timeout_s, self.policy.on_idle)
 
+    def way_of(self, ticket: Ticket, asked: Acquire) -> dict[str, float]:
+        """What a lease says of giving way; it does if its ticket did, whatever is asked by now."""
+        if ticket.priority != PREEMPTIBLE:
+            return {}
+        return {
+            "min_run_s": min(asked.min_run_s or 0.0, self.policy.max_min_run_s),
+            "stop_s": min(asked.stop_s or 0.0, LONGEST_STOP_S),
+        }
+
     def check(self, ticket: Ticket, gids: Sequence[int], devices: tuple[Device, ...] | None) -> None:
         """Raises NotAllowedError for a request that its user may never have."""
         allowance.check(self.policy, gids, ticket, devices, self.names.name_of(ticket.uid))
@@ -172,7 +182,7 @@ class PolicyState:
     ) -> tuple[tuple[UserStanding, ...], tuple[GroupStanding, ...]]:
         """The standing of all users that hold or wait, and the groups with common limits."""
         known_mib = {each.lease.job: each.claim.vram_mib for each in holdings}
-        held = allowance.taken((each.lease for each in holdings), None, known_mib)
+        held = allowance.taken((each.lease for each in holdings), None, known_mib, self.policy)
         users = standing.standings(self.policy, self._gids, found, held, waiting)
         return users, standing.groups(self.policy, self._gids, held)
 

@@ -243,7 +243,7 @@ class Queueing:
         warn_s, end_s = self._policy_state.idle_limits(ticket.uid, waiter.gids) if gpus else (None, None)
         lease = lease_from(
             ticket, gpus, now_s, gpu_indices=indices, forced=int(is_forced), idle_warn_s=warn_s,
-            idle_end_s=end_s,
+            idle_end_s=end_s, **self._policy_state.way_of(ticket, asked),
         )  # fmt: skip
         claim = Claim(
             ticket.job, ticket.command, asked.binding, 0, max(0.0, now_s - ticket.arrived_s),
