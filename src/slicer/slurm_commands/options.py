@@ -75,6 +75,8 @@ def read(program: str, words: Sequence[str], *, is_submission: bool = False) -> 
         pairs, rest = parse([f"{word}=" if word in optional else word for word in words], letters, longs)
     except getopt.GetoptError as error:
         raise UsageError(error.msg) from error
+    if is_submission:
+        rest = [*words[len(words) - len(rest) :]]  # of the command, to which nothing is added
     by_letter = {f"-{letter}": name.rstrip("=?") for letter, name in known if letter}
     found: Values = {}
     for option, value in pairs:

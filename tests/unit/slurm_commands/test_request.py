@@ -33,10 +33,10 @@ def test_the_command_line_goes_before_variables_and_these_before_the_script() ->
 
 
 def test_options_end_at_the_script_and_may_be_shortened() -> None:  # U9
-    words = ["--exclusive", "--job=x", "-n1", "--nice", "train.py", "--lr", "-x"]
+    words = ["--exclusive", "--job=x", "-n1", "--nice", "train.py", "--lr", "-x", "--exclusive"]
     values, rest = options.read("sbatch", words, is_submission=True)
     assert values == {"exclusive": "", "job-name": "x", "ntasks": "1", "nice": ""}
-    assert rest == ["train.py", "--lr", "-x"]
+    assert rest == ["train.py", "--lr", "-x", "--exclusive"]
     assert options.ignored(values) == ["--exclusive", "--nice"]
     assert options.read("sacct", ["-j", "1", "-XP", "-j", "2"])[0]["jobs"] == "1,2"
 
