@@ -104,7 +104,9 @@ def test_scancel_ends_tasks_and_takes_out_those_that_wait(slurm: SlurmCommands) 
     slurm("scancel", "--name=sweep")
     uid = os.geteuid()
     assert set(slurm.states(number).values()) == {f"CANCELLED by {uid}"}
-    assert "Invalid job id specified: 12" in slurm("scancel", "12", code=1).stderr
+    one, other = (slurm.submitted("--wrap", "sleep 600") for _ in range(2))
+    assert "Invalid job id specified: 12" in slurm("scancel", one, "12", other, code=1).stderr
+    assert {**slurm.states(one), **slurm.states(other)} == dict.fromkeys((one, other), f"CANCELLED by {uid}")
     slurm.box.assert_clean()
 
 

@@ -58,10 +58,9 @@ def known(most: int = _MOST) -> list[KnownJob]:
     return list({jobs.number(each): each for each in found}.values())  # the last run of each
 
 
-def _asked(values: Values, numbers: str, *, is_strict: bool = True, most: int = _MOST) -> list[KnownJob]:
-    """The jobs of the numbers ("": all), names, users and states that were asked for. Raises SlicerError."""
-    found = known(most)
-    found = jobs.selected(found, numbers, is_strict=is_strict) if numbers else found
+def _asked(there: list[KnownJob], values: Values, said: str, *, is_strict: bool = False) -> list[KnownJob]:
+    """Those of the jobs with the numbers ("": all), names, users and states asked for. Raises UsageError."""
+    found = jobs.selected(there, said, is_strict=is_strict) if said else there
     user = user_name(os.geteuid()) if "me" in values else values.get("user", "")
     states = set((values.get("states") or values.get("state") or "all").upper().split(","))
     names, users = values.get("name", "").split(","), user.split(",")
@@ -75,9 +74,8 @@ def _asked(values: Values, numbers: str, *, is_strict: bool = True, most: int = 
 def _squeue(values: Values, _: Sequence[str]) -> int:
     """Print the jobs that wait and run; with ``-t``, also those that ended in the last minutes."""
     since = time.time() - _RECENT_S if "states" in values else float("inf")
-    found = [
-        each for each in _asked(values, values.get("jobs", ""), most=_LAST) if not jobs.has_ended(each, since)
-    ]
+    found = _asked(known(_LAST), values, values.get("jobs", ""), is_strict=True)
+    found = [each for each in found if not jobs.has_ended(each, since)]
     form = values.get("format", _SQUEUE)
     return _print(jobs.squeue_rows(found, form, time.time(), os.uname().nodename), values)
 
@@ -90,7 +88,7 @@ def _sacct(values: Values, rest: Sequence[str]) -> int:
     since = 0.0 if "jobs" in values and "starttime" not in values else _moment(begin, "--starttime")
     until = _moment(end, "--endtime")
     found = [
-        each for each in _asked(values, values.get("jobs", ""), is_strict=False)
+        each for each in _asked(known(), values, values.get("jobs", ""))
         if each.began_at <= until and not jobs.has_ended(each, since)
     ]  # fmt: skip
     between = values.get("delimiter") or "|" if {"parsable", "parsable2"} & set(values) else ""
@@ -162,14 +160,22 @@ def _scancel(values: Values, numbers: Sequence[str]) -> int:
     """End jobs as ``slicer stop`` does, or send a signal to their processes. Raises SlicerError, OSError."""
     if not numbers and not {"name", "user", "me", "state"} & set(values):
         raise UsageError("No job identification provided")
-    found = [each for each in _asked(values, ",".join(numbers)) if not jobs.has_ended(each)]
+    there, said, code = known(), ",".join(numbers), EX_OK
+    found = [each for each in _asked(there, values, said) if not jobs.has_ended(each)]
     if not numbers:
         found = [each for each in found if os.geteuid() in (0, each.uid)]
     if "signal" in values:
         _signal(found, values)
     elif found:
-        os.execv(program()[0], [*program(), "stop", "--quiet", *(each.job for each in found)])
-    return EX_OK
+        code = stop([each.job for each in found])
+    jobs.selected(there, said)  # says which are none, once the others have ended
+    return code
+
+
+def stop(ids: Sequence[str]) -> int:
+    """End the jobs as ``slicer stop`` does; its exit code. Raises OSError."""
+    words = [*program(), "stop", "--quiet", *ids]
+    return os.waitstatus_to_exitcode(os.waitpid(os.posix_spawn(words[0], words, os.environ), 0)[1])
 
 
 def _signal(found: Sequence[KnownJob], values: Values) -> None:

@@ -25,7 +25,7 @@ from slicer.record import record
 from slicer.slurm_commands import jobs, options, request
 from slicer.slurm_commands.options import Values
 from slicer.slurm_commands.request import NodeNeeds, TaskArray
-from slicer.slurm_commands.show import known
+from slicer.slurm_commands.show import known, stop
 
 _FILES = {"output": (1, 2), "error": (2,)}  # the descriptors of each
 _LONGEST = 4 << 20  # bytes of a script, as in Slurm
@@ -103,8 +103,7 @@ def _start_all(batch: BatchScript, ids: Sequence[str]) -> None:
             started += 1
     finally:
         if 0 < started < len(ids):
-            stop = [*program(), "stop", "--quiet", *ids[:started]]
-            os.waitpid(os.posix_spawn(stop[0], stop, os.environ), 0)
+            stop(ids[:started])
 
 
 def _start(batch: BatchScript, ids: Sequence[str], position: int, ledger: Ledger) -> int:
