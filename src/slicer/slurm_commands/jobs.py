@@ -24,12 +24,13 @@ _ENDS = {  # by the reason of slicer's outcome
     "stopped": ("CANCELLED", "0:15"),
 }  # fmt: skip
 _UNBEGUN = (75, 129, 130, 143)  # exit codes of a job that was withdrawn, or follows one that ended otherwise
+_WIDTHS = {**dict.fromkeys(("jobid", "jobidraw"), 20), **dict.fromkeys(("submit", "start", "end"), 19)}
 # squeue's letters, the heads of their columns, and the names of these, as sacct has them.
 _SQUEUE = """
     i:JOBID:jobid A:JOBID:jobidraw F:ARRAY_JOB_ID:array K:ARRAY_TASK_ID:task j:NAME:jobname u:USER:user
     t:ST:compact T:STATE:state M:TIME:used P:PARTITION:partition a:ACCOUNT:account D:NODES:nnodes
-    N:NODELIST:nodelist R:NODELIST(REASON):where r:REASON:reason V:SUBMIT_TIME:submit S:START_TIME:start
-    e:END_TIME:end b:TRES_PER_NODE:alloctres Z:WORK_DIR:workdir o:COMMAND:submitline
+    C:CPUS:ncpus N:NODELIST:nodelist R:NODELIST(REASON):where r:REASON:reason V:SUBMIT_TIME:submit
+    S:START_TIME:start e:END_TIME:end b:TRES_PER_NODE:alloctres Z:WORK_DIR:workdir o:COMMAND:submitline
 """
 
 
@@ -178,11 +179,16 @@ def sacct_rows(jobs: Iterable[KnownJob], form: str, now: float, node: str, *, be
     rows += [[table.get(head.lower(), "") for head, _, _ in said] for table in tables]
     if between:
         return [between.join(row) for row in rows]
-    widths = [int(width) if re.fullmatch(r"-?[1-9]\d{0,3}", width) else 10 for _, _, width in said]
+    widths = [
+        int(width) if re.fullmatch(r"-?[1-9]\d{0,3}", width) else _WIDTHS.get(head.lower(), 10)
+        for head, _, width in said
+    ]  # fmt: skip
     rows.insert(1, ["-" * abs(width) for width in widths])
     return ["".join(map(_cell, row, widths)) for row in rows]
 
 
 def _cell(text: str, width: int) -> str:
-    """``width``: of the column; less than 0: the text is to its left."""
-    return f"{text[: abs(width)]:{'<' if width < 0 else '>'}{abs(width)}} "
+    """``width``: of the column; less than 0: the text is to its left. A plus: some of it is missing."""
+    if len(text) > abs(width):
+        text = f"{text[: abs(width) - 1]}+"
+    return f"{text:{'<' if width < 0 else '>'}{abs(width)}} "

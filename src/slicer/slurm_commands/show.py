@@ -26,8 +26,8 @@ from slicer.text import command_text
 
 _MOST, _LAST = 10_000, 1000  # ended jobs that are looked at: by all of them, by squeue, which others poll
 _RECENT_S = 300  # Slurm's MinJobAge: how long squeue knows a job that has ended
-_SQUEUE = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
-_SACCT = "JobID%-18,JobName,Partition,Account,AllocCPUS,State,ExitCode"
+_SQUEUE = "%.20i %.9P %.8j %.8u %.2t %.10M %.6D %R"
+_SACCT = "JobID%-20,JobName,Partition,Account,AllocCPUS,State,ExitCode"
 
 
 def perform(name: str, words: Sequence[str]) -> int:

@@ -123,7 +123,12 @@ def test_saccts_forms() -> None:  # U9
     assert rows("JobID,State,NodeList,Elapsed,Nonsense", "|") == [
         "JobID|State|NodeList|Elapsed|Nonsense", "7|FAILED|box|01:01:40|",
     ]  # fmt: skip
-    assert rows("JobIdRaw%-4,State%8") == ["JobI    State ", "---- -------- ", "7      FAILED "]
+    assert rows("JobIdRaw%-4,State%8") == ["Job+    State ", "---- -------- ", "7      FAILED "]
+    outcome = made_up.outcome(command=(*jobs.STEP, "--jobid=123456789012345_1000"))
+    long = [seen(outcome=outcome, name="train-resnet")]
+    row = jobs.sacct_rows(long, "JobID,JobName,Start", NOW, "box", between="")[2].split()
+    assert row[:2] == ["123456789012345_1000", "train-res+"]
+    assert row[2] == jobs.columns(long[0], NOW, "box")["start"]
 
 
 def test_a_hostile_name_stays_in_its_line() -> None:  # U9
