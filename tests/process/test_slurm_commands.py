@@ -135,7 +135,7 @@ def test_requeue_runs_the_same_job_again(slurm: SlurmCommands) -> None:  # U9
     until(lambda: slurm.states(number) == {number: "COMPLETED"}, "its second run has ended")
     assert (slurm.box.root / "out").read_text() == f"{number}\n"
     assert [outcome.reason for outcome in slurm.box.outcomes()] == ["exited", "stopped"]
-    assert "runs not" in slurm("scontrol", "requeue", number, code=1).stderr
+    assert "does not run" in slurm("scontrol", "requeue", number, code=1).stderr
     slurm.box.assert_clean()
 
 
@@ -163,6 +163,15 @@ def test_a_task_that_is_killed_with_slicer_is_lost_and_said_to_be(slurm: SlurmCo
             os.kill(pid, signal.SIGSTOP)
     kill_9(*pids, *(pid for pid in slurm.box.processes() if pid not in pids))
     until(lambda: slurm.states(number) == {number: "NODE_FAIL"}, "it is lost")
+
+
+def test_requeue_ends_no_job_that_would_not_run_again(slurm: SlurmCommands) -> None:  # U9
+    number = slurm.submitted("-G1", "--wrap", "sleep 600")
+    until(lambda: slurm.box.leases() and slurm.box.leases()[0].keeper, "it runs")
+    kill_9(slurm.box.leases()[0].pid)
+    assert "nobody is left" in slurm("scontrol", "requeue", number, code=1).stderr
+    assert slurm.states(number) == {number: "RUNNING"}
+    slurm("scancel", number)
 
 
 @pytest.mark.parametrize(

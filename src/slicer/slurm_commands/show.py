@@ -147,8 +147,9 @@ def _requeue(numbers: str) -> None:
     try:
         found = jobs.selected(known(), numbers)
         for each in found:
-            if not isinstance(each.entry, Lease) or each.file is None:
-                raise UsageError("runs not, or was not submitted", where=f"job {jobs.number(each)}")
+            if not isinstance(each.entry, Lease) or each.file is None or not each.file.is_alive():
+                why = "does not run, or nobody is left who would run it again"
+                raise UsageError(why, where=f"job {jobs.number(each)}")
         for lease, ledger in _leases(found):
             files.ask_again(lease.job)
             tell_to_end(lease, ledger)
