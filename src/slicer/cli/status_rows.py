@@ -9,7 +9,7 @@ from slicer.columns import FAINT, WARNING, Line
 from slicer.job.words import MARKS, gives_way, remaining
 from slicer.kernel.users import user_name
 from slicer.ledger.status import GpuState
-from slicer.model import CPU, Lease, Ticket
+from slicer.model import CPU, PREEMPTIBLE, Lease, Ticket
 from slicer.quantity import format_duration, format_estimate, format_mib, short_mib
 from slicer.record import record
 from slicer.share.details import standing_words
@@ -201,6 +201,8 @@ def why_text(row: Row, status: LedgerStatus) -> str:
     if not isinstance(row.entry, Ticket):
         return f"begins {row.begins}"
     priority = f"priority {row.entry.priority:+d}, " if row.entry.priority else ""
+    if row.entry.priority == PREEMPTIBLE:
+        priority = "preemptible, "
     return priority + reason(row.entry, status)
 
 

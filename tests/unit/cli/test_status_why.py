@@ -9,7 +9,7 @@ from slicer.cli.status_why import reason
 from slicer.gpu import attribution
 from slicer.gpu.snapshot import GpuSnapshot
 from slicer.ledger.halted import Halted
-from slicer.model import Lease, Ticket
+from slicer.model import PREEMPTIBLE, Lease, Ticket
 from slicer.placement import decision
 from slicer.record import replace
 from tests.unit import made_up
@@ -120,6 +120,8 @@ def test_a_holder_that_stands_still_is_said_to() -> None:  # X6, B3
 def test_priority_is_said_where_there_is_one() -> None:  # X4
     urgent = replace(EVAL, priority=5)
     assert "\n  priority +5, held by " in text(made((ALL,), (urgent,), snapshot()))
+    patient = replace(EVAL, priority=PREEMPTIBLE)
+    assert "\n  preemptible, held by " in text(made((ALL,), (patient,), snapshot()))
     assert "priority" not in text(FULL)
 
 
