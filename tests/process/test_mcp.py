@@ -160,6 +160,23 @@ def test_the_bounds(box: Box, tmp_path: Path) -> None:  # U9
     mine.communicate()
 
 
+def test_another_users_jobs_are_no_agents_here(monkeypatch: pytest.MonkeyPatch) -> None:  # U9, U15
+    mcp_tools = pytest.importorskip("slicer.cli.mcp_tools")
+    theirs = [{"name": f"agent-{n}", "uid": os.geteuid() + 1} for n in range(9)]
+    ours = [{"name": "agent-x", "uid": os.geteuid()}]
+
+    async def room(most: int) -> None:
+        async def document(*_: str) -> dict[str, Any]:
+            return {"jobs": theirs, "waiting": ours, "later": [{"name": "agent-y"}]}
+
+        monkeypatch.setattr(mcp_tools, "_document", document)
+        await mcp_tools.Acts(max_jobs=most, require_timeout=False)._check_room()
+
+    anyio.run(room, 3)
+    with pytest.raises(mcp_tools.ToolError, match="2 jobs of agents"):
+        anyio.run(room, 2)
+
+
 def test_read_only(box: Box) -> None:  # U9
     async def play(agent: Agent) -> None:
         assert sorted(each.name for each in (await agent.session.list_tools()).tools) == READS
