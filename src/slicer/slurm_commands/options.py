@@ -18,10 +18,12 @@ _RUN = """
 """
 # Without meaning on one machine. sbatch says which there are.
 _IGNORED = """
-    A:account= p:partition= q:qos= M:clusters= C:constraint= w:nodelist= x:exclude= comment= wckey= mail-type=
-    mail-user= exclusive? s:oversubscribe L:licenses= reservation= hint= cpu-bind= gpu-bind= mem-bind=
-    m:distribution= threads-per-core= profile= tmp= get-user-env? ntasks-per-gpu= v:verbose propagate?
-    deadline= nice? priority= kill-on-invalid-dep= mpi= K:kill-on-bad-exit? gres-flags=
+    A:account= p:partition= q:qos= M:clusters= C:constraint= w:nodelist= x:exclude= comment= wckey=
+    mail-type= mail-user= exclusive? s:oversubscribe L:licenses= reservation= hint= cpu-bind= gpu-bind=
+    mem-bind= m:distribution= threads-per-core= profile= tmp= get-user-env? ntasks-per-gpu= v:verbose
+    propagate? contiguous ntasks-per-socket= sockets-per-node= cores-per-socket= mincpus= gpu-freq=
+    O:overcommit k:no-kill? switches= acctg-freq= S:core-spec= spread-job use-min-nodes deadline= nice?
+    priority= kill-on-invalid-dep= mpi= K:kill-on-bad-exit? gres-flags=
 """
 _REFUSED = {
     "het-group": "a job of several parts would need several nodes",

@@ -38,6 +38,8 @@ def test_options_end_at_the_script_and_may_be_shortened() -> None:  # U9
     assert values == {"exclusive": "", "job-name": "x", "ntasks": "1", "nice": ""}
     assert rest == ["train.py", "--lr", "-x", "--exclusive"]
     assert options.ignored(values) == ["--exclusive", "--nice"]
+    placing = asked("--contiguous", "--ntasks-per-socket=1", "-k", "--no-kill=off", "--gpu-freq=high")
+    assert options.ignored(placing) == [f"--{name}" for name in placing]
     assert options.read("sacct", ["-j", "1", "-XP", "-j", "2"])[0]["jobs"] == "1,2"
 
 
