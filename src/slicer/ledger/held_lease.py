@@ -78,21 +78,22 @@ class HeldLease:
 
     def _write(self) -> None:
         with self._files.locked():
-            self._put()
+            self._put(self.lease)
 
-    def _put(self) -> None:
+    def _put(self, lease: Lease) -> None:
         if self._writer < 0:
-            raise StateError("is gone", where=f"{self._files.directory.leases.path}/{self.lease.job}")
+            raise StateError("is gone", where=f"{self._files.directory.leases.path}/{lease.job}")
         faults.point("ledger-updating")
-        self._files.write(self._writer, self.lease)
+        self._files.write(self._writer, lease)
 
     def update_by(self, decide: Callable[[], dict[str, Any]]) -> None:
-        """As :meth:`update`, with the changes that are decided under the same lock. Raises StateError."""
+        """Record the changes that are decided under the same lock, or none. Raises StateError."""
         with self._files.locked():
             changes = decide()
             if changes:
-                self.lease = replace(self.lease, **changes)
-                self._put()
+                lease = replace(self.lease, **changes)
+                self._put(lease)
+                self.lease = lease
 
     def note_begun(self) -> None:
         """Note in the mode of its file, which costs least, that the command begins."""

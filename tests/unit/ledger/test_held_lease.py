@@ -225,3 +225,22 @@ def test_nobody_is_idle_who_was_not_rung(box: LedgerBox, clock: list[float]) -> 
         taken = box.try_again(first)
         assert isinstance(taken, HeldLease)
         taken.release()
+
+
+def test_a_decision_that_cannot_be_written_was_not_made(
+    box: LedgerBox, monkeypatch: pytest.MonkeyPatch
+) -> None:  # U8, K2
+    held = box.take(JOB, limit=1)
+
+    def full(*_: object) -> None:
+        raise StateError("no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files.LedgerFiles, "write", full)
+        with pytest.raises(StateError):
+            held.update_by(lambda: {"gives_way_to": "eval"})
+    held.update(cgroup="")
+    assert held.lease.gives_way_to == ""
+    held.update_by(lambda: {"gives_way_to": "eval"})
+    assert held.lease.gives_way_to == "eval"
+    held.release()
