@@ -54,14 +54,14 @@ def number(known: KnownJob) -> str:
 
 def selected(jobs: Sequence[KnownJob], words: str, *, is_strict: bool = True) -> list[KnownJob]:
     """Those that ``7``, ``7_0`` or ``7.batch`` name. Raises UsageError if one names none."""
-    called = {number(each): each for each in jobs}
+    called: dict[str, dict[str, KnownJob]] = {}  # made once: programs ask for hundreds, of thousands
+    for each in jobs:
+        mine = number(each)
+        for name in {mine, mine.partition("_")[0], number_of(each.job)}:
+            called.setdefault(name, {})[mine] = each
     found: dict[str, KnownJob] = {}
     for word in re.findall(r"[^,\s]+", words):
-        meant = word.partition(".")[0]
-        named = {
-            mine: each for mine, each in called.items()
-            if meant in (mine, mine.partition("_")[0], number_of(each.job))
-        }  # fmt: skip
+        named = called.get(word.partition(".")[0], {})
         if is_strict and not named:
             raise UsageError(f"Invalid job id specified: {word}")
         found |= named

@@ -97,6 +97,15 @@ def test_words_that_name_jobs() -> None:  # U9
         named("7,99")
 
 
+def test_many_numbers_cost_no_more_than_one(monkeypatch: pytest.MonkeyPatch) -> None:  # U9
+    found, looks = [seen(file=file(), job=f"{number:012x}") for number in range(1, 100)], []
+    monkeypatch.setattr(jobs, "number", lambda known: looks.append(known) or str(int(known.job, 16)))
+    of_id = jobs.number_of
+    monkeypatch.setattr(jobs, "number_of", lambda job: looks.append(job) or of_id(job))
+    assert jobs.selected(found, ",".join(map(str, range(1, 100)))) == found
+    assert len(looks) == 2 * len(found)
+
+
 def test_squeues_default_and_the_forms_of_nextflow_and_parsl() -> None:  # U9
     waits = seen(made_up.ticket(), job="0000000000ff", name="next")
     lease = made_up.lease(uid=0)
