@@ -152,9 +152,10 @@ class JobFiles:
 
     def take_again(self, job: str) -> bool:
         """Whether it was asked to. Raises OSError."""
-        is_asked = self._directory.has(f"{job}.again")
+        if not self._directory.has(f"{job}.again"):
+            return False  # and removes nothing, which a file system that is read-only now would refuse
         self._directory.remove(f"{job}.again")
-        return is_asked
+        return True
 
     def all(self, warn: Callable[[str], None]) -> list[DetachedJob]:
         """The files of all jobs, the newest first. ``warn`` gets messages about bad files."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -35,6 +36,20 @@ def test_it_is_read_back_as_it_was_written(files: JobFiles, file: DetachedJob) -
     assert files.read(JOB) == file
     assert files.all(pytest.fail) == [file]
     assert files.read("0" * 12) is None
+
+
+def test_it_is_run_again_once_and_only_if_that_was_asked(
+    files: JobFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:  # U9
+    def read_only(*_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", read_only)
+        assert not files.take_again(JOB)
+    files.ask_again(JOB)
+    assert files.take_again(JOB)
+    assert not files.take_again(JOB)
 
 
 @pytest.mark.parametrize(
