@@ -9,7 +9,7 @@ Jobs that declared their memory share a GPU. A job that declared none holds it w
 
 from __future__ import annotations
 
-from slicer.record import record
+from slicer.record import record, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,6 +35,15 @@ class Device:
 def emptied(devices: tuple[Device, ...] | None) -> tuple[Device, ...] | None:
     """The same GPUs, unused by anybody."""
     return devices and tuple(Device(each.uuid, each.total_mib, 0, {}, 0, ()) for each in devices)
+
+
+def without(device: Device, jobs: set[str]) -> Device:
+    """The GPU once those jobs have ended."""
+    gone = {job: mib for job, mib in device.used_by.items() if job in jobs}
+    if not gone:
+        return device
+    kept = {job: mib for job, mib in device.used_by.items() if job not in jobs}
+    return replace(device, used_mib=max(0, device.used_mib - sum(gone.values())), used_by=kept)
 
 
 def reserved_mib(device: Device, leases: Iterable[Lease], policy: Policy) -> int:

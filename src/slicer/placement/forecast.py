@@ -8,7 +8,7 @@ from __future__ import annotations
 from slicer.model import Lease, Ticket, lease_from
 from slicer.placement.capacity import Capacity, limits_of
 from slicer.placement.decision import decide, go_through, gpu_holders, slot_holders
-from slicer.placement.devices import emptied
+from slicer.placement.devices import emptied, without
 from slicer.placement.lengths import likely_s
 from slicer.placement.order import expected_end
 from slicer.record import replace
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from slicer.placement.decision import Book
-    from slicer.placement.devices import Device
 
 _FORECAST_DEPTH = 100  # requests; beyond that, estimates mean little
 _MOST_WORK = 5000  # leases and requests to examine, over all steps: some ten milliseconds
@@ -60,15 +59,6 @@ def _note_end(ends_s: dict[str, float], lease: Lease, now_s: float) -> None:
     length_s = likely_s(lease)
     if length_s is not None or lease.gives_way_by_s is not None:
         ends_s[lease.job] = expected_end(replace(lease, est_s=length_s), now_s)
-
-
-def without(device: Device, jobs: set[str]) -> Device:
-    """The GPU once those jobs have ended."""
-    gone = {job: mib for job, mib in device.used_by.items() if job in jobs}
-    if not gone:
-        return device
-    kept = {job: mib for job, mib in device.used_by.items() if job not in jobs}
-    return replace(device, used_mib=max(0, device.used_mib - sum(gone.values())), used_by=kept)
 
 
 def deadlocked(ticket: Ticket, waiting: Sequence[Ticket], book: Book) -> tuple[str, ...]:

@@ -12,7 +12,8 @@ from bisect import bisect_left
 from itertools import chain, combinations, islice
 
 from slicer.placement.decision import Book, gpu_holders, slot_holders
-from slicer.placement.forecast import start_times, without
+from slicer.placement.devices import without
+from slicer.placement.forecast import start_times
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from slicer.model import PREEMPTIBLE, Lease, Ticket
 from slicer.placement.capacity import is_eligible
 from slicer.placement.decision import Book, decide
-from slicer.placement.devices import Device
-from slicer.placement.forecast import start_times, without
+from slicer.placement.devices import Device, without
+from slicer.placement.forecast import start_times
 from slicer.placement.giving_way import asked, least_run_s
 from slicer.placement.settings import Policy
 from slicer.record import replace
@@ -94,6 +94,16 @@ def test_two_that_wait_are_served_one_after_the_other() -> None:  # U8
     then = asked(book([waits("v"), waits("w")], "ab", OLD, marked))
     assert {job: ticket.job for job, ticket in then.items()} == {"old": "w"}
     assert not asked(book([waits("v")], "ab", OLD, marked))  # the other has left, and no second one is asked
+
+
+def test_who_gave_way_does_not_begin_before_all_have_that_make_room_with_it() -> None:  # U8, P2
+    again = waits("old", priority=PREEMPTIBLE)
+    wide = waits(gpus=2)
+    assert not book([wide, again], "ab", YOUNG).verdict.grants  # whether or not that one gives way already
+    assert list(book([wide, again], "ab").verdict.grants) == ["w"]
+    other = made_up.lease("other", gpus=("b",))
+    assert list(book([wide, again], "ab", other).verdict.grants) == ["old"]  # for that it would wait in vain
+    assert list(book([waits(), again], "abc", YOUNG).verdict.grants) == ["w", "old"]
 
 
 def test_a_crowded_machine_is_asked_for_no_more_than_it_takes() -> None:  # U8
