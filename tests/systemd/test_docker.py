@@ -74,6 +74,26 @@ def test_client_and_container_are_in_the_jobs_slice_and_end_with_it(
     assert "leftover" not in done.told
 
 
+def test_a_jobs_limits_go_before_those_of_all_slices_of_users(
+    slicer: Slicer, gpus: dict[str, str]
+) -> None:  # K3
+    drop_in = Path("/run/systemd/system/gpu-.slice.d/10-limits.conf")
+    drop_in.parent.mkdir(parents=True)
+    drop_in.write_text("[Slice]\nTasksMax=5000\n")
+    try:
+        systemctl.output("systemctl", "daemon-reload")
+        job = started(slicer, gpus, "--set", "TasksMax=200")
+        assert systemctl.show(job.lease().unit, "TasksMax") == {"TasksMax": "200"}
+        systemctl.output("systemctl", "daemon-reload")
+        assert systemctl.show(job.lease().unit, "TasksMax") == {"TasksMax": "200"}
+        slicer.command("stop", job.lease().job)
+        job.end()
+    finally:
+        drop_in.unlink()
+        drop_in.parent.rmdir()
+        systemctl.output("systemctl", "daemon-reload")
+
+
 def test_a_pause_and_the_figures_are_the_containers(slicer: Slicer, gpus: dict[str, str]) -> None:  # W3
     job = started(slicer, gpus)
     lease = job.lease()

@@ -109,10 +109,9 @@ def start_scope(
     if spec.within:
         told = [(each.dbus_name, each.signature, each.value) for each in of_slice]
         answer = yield _start(spec.within, [_description(spec.description), _DOCUMENTATION, *told])
-        if isinstance(answer, BusError) and answer.name == _UNIT_EXISTS:  # from an attempt that broke off
-            yield from set_properties(spec.within, of_slice, spec.manager)
-        else:
+        if not isinstance(answer, BusError) or answer.name != _UNIT_EXISTS:  # from an attempt that broke off
             _check_started(answer, spec.within, spec.manager, _asked(of_slice))
+        yield from set_properties(spec.within, of_slice, spec.manager)  # before any drop-in of gpu-.slice.d
     properties = [
         _description(spec.description),
         _DOCUMENTATION,

@@ -88,7 +88,8 @@ def test_a_jobs_own_slice_has_the_limits_and_its_scope_the_rest() -> None:  # K3
     first = next(steps)
     assert [value for signature, value in first.arguments if signature == "s"] == ["gpu-x.slice", "fail"]
     assert properties(first)[2:] == [("CPUWeight", 7)]
-    told = properties(steps.send(DONE))
+    assert properties(steps.send(DONE)) == [("CPUWeight", 7)]  # once more: drop-ins follow the first
+    told = properties(steps.send(()))
     assert ("Slice", "gpu-x.slice") in told
     assert ("PropagatesStopTo", ["gpu-x.slice"]) in told
     assert told[5:] == [("TimeoutStopUSec", 4), ("OOMPolicy", "stop"), ("PIDFDs", [3])]
@@ -97,11 +98,11 @@ def test_a_jobs_own_slice_has_the_limits_and_its_scope_the_rest() -> None:  # K3
 @pytest.mark.parametrize(
     ("answers", "asked", "kind"),
     [
-        ([DONE, DONE], ["StartTransientUnit"] * 2, None),
-        (
-            [BusError(f"{SYSTEMD}UnitExists", "there"), (), DONE],
-            ["StartTransientUnit", "SetUnitProperties", "StartTransientUnit"], None,
+        *(
+            ([there, (), DONE], ["StartTransientUnit", "SetUnitProperties", "StartTransientUnit"], None)
+            for there in (DONE, BusError(f"{SYSTEMD}UnitExists", "there"))
         ),
+        ([DONE, FAILED], ["StartTransientUnit", "SetUnitProperties"], BackendError),
         ([FAILED], ["StartTransientUnit"], BackendError),
     ],
 )  # fmt: skip
