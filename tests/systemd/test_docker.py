@@ -13,7 +13,7 @@ from slicer.kernel import proc
 from tests.fake_nvml import FakeNvml
 from tests.patience import until
 from tests.systemd.helpers import processes, systemctl
-from tests.systemd.helpers.dockers import IMAGE, RUN, docker, dockerd, names_below, stopped_slices
+from tests.systemd.helpers.dockers import IMAGE, RUN, both_in, docker, dockerd, names_below, stopped_slices
 from tests.systemd.helpers.jobs import Job, Slicer
 from tests.systemd.helpers.users import User
 
@@ -63,7 +63,7 @@ def test_client_and_container_are_in_the_jobs_slice_and_end_with_it(
     lease = job.lease()
     assert lease.cgroup == f"/gpu.slice/gpu-{lease.job}.slice"
     assert lease.unit == f"gpu-{lease.job}.slice"
-    assert {"docker", "sleep"} <= names_below(lease.cgroup)
+    both_in(lease.cgroup)
     assert systemctl.show(lease.unit, "TasksMax") == {"TasksMax": "200"}
     (container,) = docker("ps", "--quiet", f"--filter=label=slicer.job={lease.job}").split()
     shown = docker("inspect", "--format={{.HostConfig.CgroupParent}}", container)

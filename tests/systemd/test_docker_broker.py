@@ -8,7 +8,7 @@ import pytest
 
 from tests.systemd.helpers import systemctl
 from tests.systemd.helpers.broker import Broker, leaving_nothing
-from tests.systemd.helpers.dockers import IMAGE, RUN, docker, dockerd, names_below, stopped_slices
+from tests.systemd.helpers.dockers import IMAGE, RUN, both_in, docker, dockerd, stopped_slices
 from tests.systemd.helpers.jobs import Slicer
 from tests.systemd.helpers.users import User
 
@@ -45,7 +45,7 @@ def test_each_users_container_is_in_a_slice_of_its_job(
         lease = job.lease()
         assert lease.unit == f"gpu-{user.uid}-{lease.job}.slice"
         assert lease.cgroup == f"/gpu.slice/gpu-{user.uid}.slice/{lease.unit}"
-        assert {"docker", "sleep"} <= names_below(lease.cgroup)
+        both_in(lease.cgroup)
         assert systemctl.show(lease.unit, "TasksMax") == {"TasksMax": "200"}
         slicer.command("stop", lease.job, via=user.via)
         assert job.end().code in (137, 143)

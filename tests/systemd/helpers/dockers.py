@@ -72,6 +72,11 @@ def names_below(cgroup: str) -> set[str]:
     return {processes.read(pid, "comm").decode().strip() for pid in kernel.processes(kernel.path_of(cgroup))}
 
 
+def both_in(cgroup: str) -> None:
+    """Wait until docker's client and a container's ``sleep`` are in the cgroup, or below it."""
+    until(lambda: {"docker", "sleep"} <= names_below(cgroup), "client and container are there")
+
+
 def stopped_slices() -> None:
     """Wait until no job has a slice of its own any more; else fail, and stop it."""
     try:
