@@ -113,8 +113,9 @@ def found(plan: Plan, backend: Backend, say: Callable[[str], None]) -> Docker | 
 def _kind(program: str) -> str:
     """What that is: "docker" (its client, or a wrapper of root's), "podman" (its stand-in), or "" (else)."""
     try:
-        with open(program, "rb") as file:
-            head, owner = file.read(4096), os.fstat(file.fileno()).st_uid
+        fd = os.open(program, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # it may be a FIFO
+        with open(fd, "rb") as file:
+            head, owner = file.read(4096) or b"", os.fstat(file.fileno()).st_uid
     except OSError:
         return ""
     if head.startswith(b"\x7fELF"):

@@ -187,3 +187,5 @@ def test_podmans_stand_in_and_a_users_script_are_not_docker(
     is_wrapper = content.startswith(b"#!")
     assert docker_client._kind(str(path)) == ("" if is_wrapper and os.geteuid() else kind)  # root's alone
     assert docker_client._kind(str(tmp_path / "none")) == ""
+    os.mkfifo(tmp_path / "fifo", 0o755)
+    assert docker_client._kind(str(tmp_path / "fifo")) == ""  # and nobody is waited for
