@@ -17,6 +17,9 @@ _AMPERSAND = re.compile(r"(?<![&<>|])&(?!&)")
 _CHOICE = re.compile(
     r"""(?<![\w$.=/-])(?<!-e )(?<!--env )(?:env\.)?(CUDA_VISIBLE_DEVICES=["']?(?:\d|GPU-)[\w,-]*)"""
 )
+_DOCKER = re.compile(
+    r"(?<![\w./=-])docker(?:-compose)?\s+(?:-\S+\s+)*(?:(?:compose|container)\s+)?(?:run|up)(?!\S)"
+)
 _LEAST_MIB = 256  # CUDA alone needs about as much, so a smaller number without a unit probably means GiB
 
 
@@ -63,7 +66,8 @@ class Doubts:
 
     def _found(self, text: str) -> Iterator[_Doubt]:
         is_choice = "CUDA_VISIBLE_DEVICES=" in text
-        if not (self._function or is_choice or _SMALL.search(text) or _AMPERSAND.search(text)):
+        is_doubtful = any(each.search(text) for each in (_SMALL, _AMPERSAND, _DOCKER))
+        if not (self._function or is_choice or is_doubtful):
             return
         cache: dict[str, Attributes] = {}
         for line in lines(text, self._name):
@@ -72,6 +76,10 @@ class Doubts:
                 said = f"vram={small[1]} is {small[1]} MiB; for GiB, write vram={small[1]}G"
                 yield _Doubt("vram", line, line.column + 1 + small.start(), said)
             yield from _chosen(line) if is_choice else ()
+            docker = _DOCKER.search(line.command)
+            if docker is not None:
+                said = "dockerd starts it outside of the job, without its GPUs and limits (podman does not)"
+                yield _Doubt("docker", line, line.command_column + docker.start(), said)
             called = self._function.search(line.command) if self._function is not None else None
             if called is not None:
                 said = f"{called[0]} is bash's function, which {self._shell.kind} drops (use --shell bash)"

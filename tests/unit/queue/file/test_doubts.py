@@ -34,6 +34,17 @@ def test_a_redirection_that_the_shell_does_not_know_is_doubted() -> None:  # U17
     assert doubts(BASH).of("a &> log") == []
 
 
+def test_a_container_that_leaves_the_job_is_doubted() -> None:  # U5
+    said = "dockerd starts it outside of the job, without its GPUs and limits (podman does not)"
+    for line, column in (
+        ("docker run --rm image python a.py", 1), ("[gpus=1] cd x && docker -D container run image", 18),
+        ("docker compose up", 1), ("docker-compose run a", 1),
+    ):  # fmt: skip
+        assert doubts().of(line) == [f"jobs.txt:1:{column}: {said}"], line
+    for line in ("podman run image", "docker pull image", "python docker run.py", "echo my-docker run"):
+        assert doubts().of(line) == [], line
+
+
 def test_a_gpu_that_a_line_chooses_past_its_lease_is_doubted() -> None:  # U18
     for line, column in (
         ("CUDA_VISIBLE_DEVICES=1 python a.py", 1),
@@ -47,7 +58,7 @@ def test_a_gpu_that_a_line_chooses_past_its_lease_is_doubted() -> None:  # U18
         "CUDA_VISIBLE_DEVICES= python a.py",
         "CUDA_VISIBLE_DEVICES=-1 python a.py",
         "CUDA_VISIBLE_DEVICES=$SLICER_GPU_INDICES python a.py",
-        "docker run --env CUDA_VISIBLE_DEVICES=0 image",
+        "podman run --env CUDA_VISIBLE_DEVICES=0 image",
         "python a.py --set=CUDA_VISIBLE_DEVICES=0 $CUDA_VISIBLE_DEVICES",
     ):
         assert doubts().of(line) == []
