@@ -23,7 +23,7 @@ FAKE = """\
 #!/bin/sh
 echo "$*" >>"$DOCKER_LOG"
 case " $* " in
-*" info "*) cat "$DOCKER_INFO";;
+*" info "*) read -r info <"$DOCKER_INFO"; printf '%s' "$info";;
 *" ps "*) echo one; echo two;;
 *" inspect "*) echo two; echo;;
 esac
@@ -40,7 +40,7 @@ class Client:
         self._log, self._info = directory / "log", directory / "info"
         self._log.touch()
         self.answers(INFO)
-        self.environ = {"DOCKER_LOG": str(self._log), "DOCKER_INFO": str(self._info), "PATH": "/usr/bin:/bin"}
+        self.environ = {"DOCKER_LOG": str(self._log), "DOCKER_INFO": str(self._info), "PATH": "/nonexistent"}
 
     def answers(self, info: object) -> None:
         self._info.write_text(json.dumps(info))
