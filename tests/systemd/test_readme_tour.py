@@ -31,6 +31,7 @@ ENDLESS = ("slicer logs -f train", "slicer wait train")
 CODES = {
     "slicer doctor": (0, 1),  # the kernel of a test machine lacks some things
     "slicer run --gpus 1 -- docker run --rm image python train.py": (125,),  # no dockerd runs there
+    "slicer run --gpus 1 --docker -- docker compose up": (125,),
 }
 
 
