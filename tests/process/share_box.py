@@ -199,7 +199,9 @@ class Client:
     def has_answered(self, wait_s: float = 0.0) -> bool:
         assert self.process.stdout is not None
         descriptor = self.process.stdout.fileno()
-        if b"\n" not in self._heard and select.select([descriptor], [], [], wait_s)[0]:
+        poller = select.poll()  # select takes no descriptor beyond 1023
+        poller.register(descriptor, select.POLLIN)
+        if b"\n" not in self._heard and poller.poll(wait_s * 1000):
             got = os.read(descriptor, 1 << 16)
             assert got, f"ended with {self.process.wait()}; {self.said()}"
             self._heard += got
