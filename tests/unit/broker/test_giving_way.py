@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,56 +12,23 @@ import pytest
 from slicer.broker.protocol import messages
 from slicer.broker.server.broker import IDLE_S
 from slicer.broker.server.giving_way import LATER_S, LOOK_S
-from slicer.model import PREEMPTIBLE, Lease
-from tests.unit.broker.test_times import holds_and_ignores_sigterm
-from tests.unit.broker.within import Caller, Within, acquire, within
+from slicer.model import PREEMPTIBLE
+from tests.unit.broker.programs import Programs
+from tests.unit.broker.within import Caller, acquire, within
 
 
-class Machine:
-    """Two GPUs, and a program that holds both and says that it gives way."""
+class Machine(Programs):
+    """Two GPUs, and programs that hold both, and say that they give way."""
 
-    def __init__(self, inside: Within) -> None:
-        self.inside = inside
-        self.pids: list[int] = []
-        self._hears = -1
+    look_s = LOOK_S
 
     def hold(self, **wish: object) -> str:
-        asked = acquire(**{"gpus": 2, "priority": PREEMPTIBLE, "stop_s": 20.0, **wish})
-        self._hears, theirs = os.pipe()
-        pid = os.fork()
-        if not pid:
-            holds_and_ignores_sigterm(self.inside.path, asked, theirs)
-        self.pids.append(pid)
-        self.inside.run(lambda: asked.job in self.inside.files("leases"))
-        return asked.job
+        return super().hold(**{"gpus": 2, "priority": PREEMPTIBLE, "stop_s": 20.0, **wish})
 
     def wait(self, **wish: object) -> Caller:
         caller, asked = self.inside.dial(), acquire(**{"gpus": 1, "name": "eval", **wish})
         assert isinstance(caller.ask(asked, more=True), messages.Waiting)
         return caller
-
-    def pass_(self, seconds: float) -> None:
-        for _ in range(round(seconds / LOOK_S)):
-            self.inside.clocks.pass_(LOOK_S)
-            self.inside.turn()
-
-    def lease(self) -> Lease:
-        standing: messages.Standing = self.inside.dial().ask(messages.Status())
-        (found,) = standing.leases
-        return found
-
-    @property
-    def is_told(self) -> bool:
-        """Whether the program got a SIGTERM."""
-        return bool(select.select([self._hears], [], [], 0)[0])
-
-    def close(self) -> None:
-        for pid in self.pids:
-            try:
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-            except (ProcessLookupError, ChildProcessError):
-                pass
 
 
 Make = Callable[..., Machine]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -11,58 +10,31 @@ from pathlib import Path
 
 import pytest
 
-from slicer.broker.protocol import messages
 from slicer.broker.server.broker import IDLE_S
 from slicer.broker.server.cleanup import GRACE_S
 from slicer.broker.server.idleness import LATER_S, LOOK_S
 from slicer.errors import GpuError
 from slicer.model import Lease
-from tests.unit.broker.test_times import holds_and_ignores_sigterm
-from tests.unit.broker.within import Within, acquire, within
+from tests.unit.broker.programs import Programs
+from tests.unit.broker.within import Within, within
 
 
-class Held:
+class Held(Programs):
     """A program that holds a GPU, under a broker with this policy."""
 
+    look_s = LOOK_S
+
     def __init__(self, inside: Within, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.inside = inside
-        self.asked = acquire(gpus=1)
-        self._hears, theirs = os.pipe()
-        self.pid = os.fork()
-        if not self.pid:
-            holds_and_ignores_sigterm(inside.path, self.asked, theirs)
+        super().__init__(inside)
         self.is_busy = self.is_broken = False
         assert inside.broker is not None
         monkeypatch.setattr(inside.broker._decider.observer, "in_use", self._in_use)
-        inside.run(lambda: inside.files("leases"))
+        self.hold(gpus=1)
 
     def _in_use(self, leases: tuple[Lease, ...]) -> dict[str, bool]:
         if self.is_broken:
             raise GpuError("the driver is gone")
         return {lease.job: self.is_busy for lease in leases}
-
-    def pass_(self, seconds: float) -> None:
-        """As time goes by, with each look."""
-        for _ in range(round(seconds / LOOK_S)):
-            self.inside.clocks.pass_(LOOK_S)
-            self.inside.turn()
-
-    def lease(self) -> Lease:
-        standing: messages.Standing = self.inside.dial().ask(messages.Status())
-        (found,) = standing.leases
-        return found
-
-    @property
-    def is_told(self) -> bool:
-        """Whether it got a SIGTERM."""
-        return bool(select.select([self._hears], [], [], 0)[0])
-
-    def close(self) -> None:
-        try:
-            os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
-        except (ProcessLookupError, ChildProcessError):
-            pass
 
 
 Hold = Callable[[str], AbstractContextManager[Held]]
@@ -98,7 +70,7 @@ def test_a_program_with_an_idle_gpu_is_ended_after_a_warning_period(hold: Hold) 
         held.inside.run(lambda: held.is_told)
         held.inside.clocks.pass_(GRACE_S + 1.0)
         held.inside.turn()
-        assert os.waitpid(held.pid, 0)[1] == signal.SIGKILL
+        assert os.waitpid(held.pids[0], 0)[1] == signal.SIGKILL
     log = "".join(held.inside.log)
     assert log.index("does not use its GPU") < log.index("SIGTERM")
 
@@ -131,11 +103,11 @@ def test_nobody_is_idle_while_the_driver_fails(hold: Hold) -> None:  # U4
 
 def test_a_stopped_process_is_not_idle(hold: Hold) -> None:  # U4
     with hold("stop") as held:
-        os.kill(held.pid, signal.SIGSTOP)
-        os.waitpid(held.pid, os.WUNTRACED)
+        os.kill(held.pids[0], signal.SIGSTOP)
+        os.waitpid(held.pids[0], os.WUNTRACED)
         held.pass_(600.0)
         assert held.lease().idle_since_s is None
-        os.kill(held.pid, signal.SIGCONT)
+        os.kill(held.pids[0], signal.SIGCONT)
         held.pass_(70.0)
         assert held.lease().idle_since_s is not None
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from slicer.broker.protocol import messages, wire
 from slicer.broker.server.broker import IDLE_S
 from slicer.broker.server.cleanup import GRACE_S
 from slicer.broker.server.queueing import RETURNS_S
+from tests.unit.broker.programs import Programs
 from tests.unit.broker.within import Within, acquire, within
 
 CPU = {"slots": {"cpu": 1}}
@@ -75,32 +74,14 @@ def test_it_leaves_when_nobody_needs_it_and_the_next_caller_finds_all_as_it_was(
     inside.turn()  # somebody waits: it stays
 
 
-def holds_and_ignores_sigterm(path: str, asked: messages.Acquire, told: int) -> None:
-    """A program of the user's; it never returns."""
-    try:
-        signal.signal(signal.SIGTERM, lambda *_: os.write(told, b"T") and None)
-        sock = socket.socket(socket.AF_UNIX)
-        sock.connect(path)
-        sock.sendall(wire.encode_call(asked, more=True))
-        sock.recv(65536)
-        sock.close()
-        while True:
-            signal.pause()
-    finally:
-        os._exit(1)
-
-
 def test_a_program_that_holds_too_long_is_ended_and_its_gpu_is_nobodys_before(  # L1
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy = f"[users.{os.getuid()}]\nmax_hold = '1h'\n"
     with within(tmp_path, monkeypatch, policy=policy) as inside:
-        ours, theirs = os.pipe()
-        program = os.fork()
-        if not program:
-            holds_and_ignores_sigterm(inside.path, acquire(gpus=2), theirs)
+        programs = Programs(inside)
         try:
-            inside.run(lambda: inside.files("leases"))
+            programs.hold(gpus=2)
             waiter = inside.dial()
             assert isinstance(waiter.ask(acquire(gpus=1), more=True), messages.Waiting)
             waiter.sock.close()
@@ -109,7 +90,7 @@ def test_a_program_that_holds_too_long_is_ended_and_its_gpu_is_nobodys_before(  
             inside.turn()
             assert "SIGTERM" not in "".join(inside.log)
             inside.clocks.pass_(70.0)
-            inside.run(lambda: select.select([ours], [], [], 0)[0])  # it hears of it
+            inside.run(lambda: programs.is_told)
             waiter = inside.dial()
             assert isinstance(waiter.ask(acquire(gpus=1), more=True), messages.Waiting), "and still has them"
             inside.clocks.pass_(GRACE_S - 1.0)
@@ -118,14 +99,9 @@ def test_a_program_that_holds_too_long_is_ended_and_its_gpu_is_nobodys_before(  
             inside.clocks.pass_(2.0)
             while not isinstance(waiter.hear(), messages.Granted):
                 pass
-            assert os.waitpid(program, 0)[1] == signal.SIGKILL
-        except BaseException:
-            os.kill(program, signal.SIGKILL)
-            os.waitpid(program, 0)
-            raise
+            assert os.waitpid(programs.pids[0], 0)[1] == signal.SIGKILL
         finally:
-            os.close(ours)
-            os.close(theirs)
+            programs.close()
 
 
 def test_a_wall_clock_that_jumps_changes_no_order_no_wait_and_no_account(inside: Within) -> None:  # X4

@@ -154,14 +154,3 @@ def within(path: Path, monkeypatch: pytest.MonkeyPatch, **files: str) -> Iterato
         yield made
     finally:
         made.close()
-        _close_all_below(path)
-
-
-def _close_all_below(path: Path) -> None:
-    """Close the directories that a broker leaves to the end of its process, which is the tests' here."""
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            if os.readlink(f"/proc/self/fd/{name}").startswith(f"{path}/run"):
-                os.close(int(name))
-        except FileNotFoundError:
-            pass  # the listing's own

@@ -55,12 +55,14 @@ class Broker:
         base = open_trusted(places.state)
         base.rules = RULES
         self._policy_state = PolicyState(places.configuration, places.accounts, base, warn)
+        self._lease_files = LeaseFiles(base, warn)
         self._leases = Leases(
-            LeaseFiles(base, warn), self._loop, warn, self._unsettle, self._ended,
+            self._lease_files, self._loop, warn, self._unsettle, self._ended,
             self._policy_state.accounts.write,
         )  # fmt: skip
         self._decider = Decider(self._leases, self._policy_state, warn)
-        self._scopes = Scopes(self._loop, base.own_folder("slices"))
+        self._folders = base, base.own_folder("slices")
+        self._scopes = Scopes(self._loop, self._folders[1])
         self._queueing: Queueing | None = None  # None while the leases are loaded; loading may end some
         self._leftovers: Leftovers | None = None
         self._leases.load()
@@ -147,6 +149,9 @@ class Broker:
         self._decider.observer.close()
         self._policy_state.accounts.close()
         self._loop.close()
+        self._lease_files.close()
+        for folder in self._folders:
+            folder.close()
         if self._files is not None:
             self._files.close()
 

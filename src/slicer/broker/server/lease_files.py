@@ -69,6 +69,10 @@ class LeaseFiles:
         self._claims = _folder(base, "commands", 0o700)
         self._tickets = _folder(base, "tickets", 0o700)
 
+    def close(self) -> None:
+        for folder in (self._leases, self._claims, self._tickets):
+            folder.close()
+
     # -- leases ------------------------------------------------------------------------------------------
 
     def add(self, lease: Lease, claim: Claim) -> None:
