@@ -66,10 +66,6 @@ def _is_free(found: Lease | Request, policy: SitePolicy) -> bool:
     return policy.preemptible_free and found.priority == PREEMPTIBLE
 
 
-def _counted(request: _Request, policy: SitePolicy) -> _Request:
-    return replace(request, gpus=0) if _is_free(request, policy) else request
-
-
 def taken_together(held: Mapping[int, Holdings], gids: Mapping[int, Sequence[int]], gid: int) -> Holdings:
     """The holdings of a group's members together."""
     found = _NOTHING
@@ -134,7 +130,7 @@ class Allowance:
 
     def counted(self, request: Request) -> Request:
         """The request with only those needs that count against caps."""
-        return _counted(request, self._policy)
+        return replace(request, gpus=0) if _is_free(request, self._policy) else request
 
     def binds(self, whose: Whose, uid: int) -> bool:
         kind, number = whose
@@ -345,8 +341,9 @@ def check(
             f"priority {ticket.priority} was asked for, but {name} may ask for at most {rule.value:.0f}",
             where=rule.where, hint=f"--priority {rule.value:.0f}, or ask the administrator",
         )  # fmt: skip
-    least = _least(_counted(ticket, policy), devices or ())
-    for bound in Allowance(policy, {ticket.uid: gids}).bounds(ticket.uid):
+    allowance = Allowance(policy, {ticket.uid: gids})
+    least = _least(allowance.counted(ticket), devices or ())
+    for bound in allowance.bounds(ticket.uid):
         field = over(bound.rules, _NOTHING, least)
         if field:
             wanted = getattr(least, field)
