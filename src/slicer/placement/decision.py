@@ -93,32 +93,32 @@ def decide(
     ``allowance``: the caps of users and groups. A request over one of them is passed over. It keeps nothing
     from those whom the same caps do not bind, however long it has waited.
     """
-    queue = _that_may_begin(queue, devices, leases, policy, now_s, allowance)
+    found = _served(queue, devices, leases, policy, now_s, allowance)
+    ran = {lease.job for lease in leases if lease.priority == PREEMPTIBLE}
+    others = [each for each in queue if each.priority > PREEMPTIBLE] if ran else []
+    if not others or found.grants.keys() <= {each.job for each in others}:
+        return found
+    # No preemptible job begins while another job would begin if none of that kind ran. Else one that gave way
+    # would begin again, before those have ended that make room together with it.
+    free = None if devices is None else tuple(without(device, ran) for device in devices)
+    staying = tuple(lease for lease in leases if lease.job not in ran)
+    then = _served(others, free, staying, policy, now_s, allowance)
+    if then.grants.keys() <= found.grants.keys():
+        return found
+    return _served(others, devices, leases, policy, now_s, allowance)
+
+
+def _served(
+    queue: Sequence[Request], devices: tuple[Device, ...] | None, leases: tuple[Lease, ...],
+    policy: Policy, now_s: float, allowance: Allowance | None,
+) -> Verdict:  # fmt: skip
+    """The decision, whoever gives way."""
     capacity = Capacity(devices, leases, policy, now_s, limits_of(queue))
     balance = None if allowance is None else allowance.balance(leases, devices)
     if not policy.stall:
         return go_through(queue, capacity, balance)
     found = go_through([each for each in queue if not _is_held_up(each, policy)], capacity, balance)
     return replace(found, again_s=_STALLED_AGAIN_S)
-
-
-def _that_may_begin(
-    queue: Sequence[Request], devices: tuple[Device, ...] | None, leases: tuple[Lease, ...],
-    policy: Policy, now_s: float, allowance: Allowance | None,
-) -> Sequence[Request]:  # fmt: skip
-    """The queue: without the preemptible jobs, while another would begin if none of that kind ran.
-
-    Else one that gave way would begin again, before those have ended that make room together with it.
-    """
-    others = [each for each in queue if each.priority > PREEMPTIBLE]
-    staying = tuple(lease for lease in leases if lease.priority > PREEMPTIBLE)
-    if len(others) in (0, len(queue)) or len(staying) == len(leases):
-        return queue
-    gone = {lease.job for lease in leases}.difference(lease.job for lease in staying)
-    free = None if devices is None else tuple(without(device, gone) for device in devices)
-    now = decide(others, devices, leases, policy, now_s, allowance).grants
-    then = decide(others, free, staying, policy, now_s, allowance).grants
-    return others if then.keys() - now.keys() else queue
 
 
 def go_through(
