@@ -13,7 +13,7 @@ import pytest
 from slicer.errors import EX_TEMPFAIL
 from tests.patience import LONGEST_S, until
 from tests.process.harness import SLICER, Box, Gate, kill, kill_9
-from tests.process.queue_box import QueueBox
+from tests.process.queue_box import QueueBox, Running
 
 CONFIG = """\
 [profiles.night]
@@ -318,13 +318,19 @@ def test_a_line_runs_again_and_uses_no_retry(queues: QueueBox) -> None:  # U8
     queues.assert_clean()
 
 
-def test_a_queue_that_ends_during_the_grace_leaves_it_pending(queues: QueueBox) -> None:  # U8, U15
+def saving(queues: QueueBox) -> tuple[Running, subprocess.Popen[bytes], Path]:
+    """A queue whose job saves until a file is there, and the job that waits for it."""
     finish = queues.root / "finish"
     write(queues, SAVES.replace("exit 0", f"while [ ! -e {finish} ]; do sleep 0.05; done; exit 0"))
     queue = queues.start()
     queues.started("train")
     waiter = other(queues, 'echo "start eval $$" >>"$LOG"')
     until(lambda: any("saved" in line for line in queues.box.lines()), "it is saving")
+    return queue, waiter, finish
+
+
+def test_a_queue_that_ends_during_the_grace_leaves_it_pending(queues: QueueBox) -> None:  # U8, U15
+    queue, waiter, finish = saving(queues)
     queue.send(signal.SIGINT)
     queue.event("stopping")
     queue.send(signal.SIGINT)
@@ -340,12 +346,7 @@ def test_a_queue_that_ends_during_the_grace_leaves_it_pending(queues: QueueBox) 
 
 # U8, P4: the job ends alone, and a new queue runs it again, once
 def test_a_queue_that_is_killed_during_the_grace_loses_nothing(queues: QueueBox) -> None:
-    finish = queues.root / "finish"
-    write(queues, SAVES.replace("exit 0", f"while [ ! -e {finish} ]; do sleep 0.05; done; exit 0"))
-    queue = queues.start()
-    queues.started("train")
-    waiter = other(queues, 'echo "start eval $$" >>"$LOG"')
-    until(lambda: any("saved" in line for line in queues.box.lines()), "it is saving")
+    queue, waiter, finish = saving(queues)
     queue.kill()
     finish.touch()
     assert waiter.wait(LONGEST_S) == 0

@@ -15,6 +15,7 @@ from slicer.errors import GpuError
 from slicer.gpu.observer import GpuObserver
 from slicer.kernel import proc
 from slicer.kernel.sleep import seconds_until
+from slicer.ledger.halted import is_attended
 from slicer.model import Lease
 from slicer.placement.giving_way import asked
 from slicer.state import statefile
@@ -73,7 +74,8 @@ class GivingWay:
 
     def _decided(self) -> dict[str, Any]:
         book = self._ledger.decided(self._observer)
-        unaware = {lease.job for lease in book.leases if lease.min_run_s is not None and not _notices(lease)}
+        able = [lease for lease in book.leases if lease.min_run_s is not None]
+        unaware = {lease.job for lease in able if not is_attended(lease)}
         ticket = asked(book, unaware).get(self._held.lease.job)
         if ticket is None:
             return {}
@@ -91,9 +93,3 @@ def noted_by(broker: str, job: str) -> dict[str, Any]:
     if lease.gives_way_by_s is None:
         return {}
     return {"gives_way_to": lease.gives_way_to, "gives_way_by_s": lease.gives_way_by_s}
-
-
-def _notices(lease: Lease) -> bool:
-    """Whether its supervisor could give way for it: it is neither dead nor stopped."""
-    is_there = proc.is_running(lease.pid, lease.pid_start)
-    return is_there and not proc.is_stopped(lease.pid, lease.pid_start)

@@ -63,6 +63,11 @@ def _is_stopped(lease: Lease) -> bool:
     return bool(pids) and all(proc.is_stopped(pid) for pid in pids)
 
 
+def is_attended(lease: Lease) -> bool:
+    """Whether its supervisor could act for it: it is neither dead nor stopped."""
+    return proc.is_running(lease.pid, lease.pid_start) and not proc.is_stopped(lease.pid, lease.pid_start)
+
+
 def awaits_turn(lease: Lease, directory: StateDir | None) -> bool:
     """Whether the scope is running and the command has not begun: its queue runs other jobs first.
 

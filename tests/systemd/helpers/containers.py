@@ -17,19 +17,24 @@ box=$(mktemp -d)
 trap 'rm -r "$box"' EXIT
 mkdir "$box/bin"
 cp "$(command -v busybox)" "$box/bin/busybox"
-for name in cat env sh sleep tail; do ln -s busybox "$box/bin/$name"; done
-tar -C "$box" -c . | podman import -q - box
+for name in cat env rm sh sleep tail; do ln -s busybox "$box/bin/$name"; done
+tar -C "$box" -c . | "$@" - box
 """
 
 
 def podman(*words: str, via: tuple[str, ...] = ()) -> str:
     """What podman prints, outside of any job."""
-    return _output(*via, "podman", *words)
+    return output(*via, "podman", *words)
 
 
 def make_image(via: tuple[str, ...] = ()) -> None:
     """Make the image for a user, who has no container yet."""
-    _output(*via, "sh", "-c", _IMPORT)
+    import_image("podman", "import", "-q", via=via)
+
+
+def import_image(*command: str, via: tuple[str, ...] = ()) -> None:
+    """Give the image to the command."""
+    output(*via, "sh", "-c", _IMPORT, "sh", *command)
 
 
 def remove_all(via: tuple[str, ...] = ()) -> None:
@@ -37,7 +42,8 @@ def remove_all(via: tuple[str, ...] = ()) -> None:
     podman("rmi", "--all", "--force", via=via)
 
 
-def _output(*command: str) -> str:
+def output(*command: str) -> str:
+    """What a command prints that has to succeed."""
     environ = {"PATH": os.environ["PATH"], "HOME": "/root"}
     done = subprocess.run(command, capture_output=True, text=True, env=environ, cwd="/", timeout=300)
     assert done.returncode == 0, (command, done)

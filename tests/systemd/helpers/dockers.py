@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +9,7 @@ from pathlib import Path
 from slicer.kernel import cgroup as kernel
 from tests.patience import until
 from tests.systemd.helpers import processes, systemctl
+from tests.systemd.helpers.containers import import_image, output
 
 IMAGE = "box"
 RUN = ("docker", "run", "--rm", "--network=none", "--pull=never")
@@ -19,17 +18,6 @@ _CONFIGURATION = Path("/etc/docker/daemon.json")
 # The kernel of a machine may not take its rules.
 _NO_NETWORK = '{"bridge": "none", "iptables": false, "ip6tables": false}\n'
 _UNITS = ("docker.service", "docker.socket", "containerd.service")
-
-# busybox and a few of its names.
-_IMPORT = """\
-set -e
-box=$(mktemp -d)
-trap 'rm -r "$box"' EXIT
-mkdir "$box/bin"
-cp "$(command -v busybox)" "$box/bin/busybox"
-for name in cat env rm sh sleep tail; do ln -s busybox "$box/bin/$name"; done
-tar -C "$box" -c . | docker import - box
-"""
 
 
 @contextmanager
@@ -41,7 +29,7 @@ def dockerd() -> Iterator[None]:
     _CONFIGURATION.write_text(_NO_NETWORK)
     try:
         systemctl.output("systemctl", "start", "docker.service")
-        _output("sh", "-c", _IMPORT)
+        import_image("docker", "import")
         yield
         remove_all()
     finally:
@@ -52,7 +40,7 @@ def dockerd() -> Iterator[None]:
 
 def docker(*words: str) -> str:
     """What docker prints, outside of any job."""
-    return _output("docker", *words)
+    return output("docker", *words)
 
 
 def remove_all() -> None:
@@ -86,10 +74,3 @@ def stopped_slices() -> None:
             systemctl.output("systemctl", "kill", "--signal=KILL", unit, check=False)
             systemctl.output("systemctl", "stop", unit, check=False)
         raise
-
-
-def _output(*command: str) -> str:
-    environ = {"PATH": os.environ["PATH"], "HOME": "/root"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environ, cwd="/", timeout=300)
-    assert done.returncode == 0, (command, done)
-    return done.stdout.strip()

@@ -15,6 +15,7 @@ from slicer.broker.server.leases import Holding, Leases
 from slicer.broker.server.loop import Due, Loop
 from slicer.errors import SlicerError
 from slicer.kernel import proc
+from slicer.ledger.halted import is_attended
 from slicer.model import Ticket
 from slicer.placement.giving_way import asked
 from slicer.record import replace
@@ -68,8 +69,7 @@ class Preemption:
     def _follow(self, holding: Holding, by_s: float) -> None:
         """End it if its supervisor does not."""
         lease, now_s = holding.lease, proc.now_s()
-        is_there = proc.is_running(lease.pid, lease.pid_start)
-        if is_there and not proc.is_stopped(lease.pid, lease.pid_start) and now_s < by_s + LATER_S:
+        if is_attended(lease) and now_s < by_s + LATER_S:
             return
         if now_s >= self._again_s.get(lease.job, 0.0):
             self._again_s[lease.job] = now_s + LATER_S
