@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fake_nvml import FakeNvml, build
+from tests.fake_nvml import FakeNvml
 from tests.patience import until
 from tests.systemd.helpers.broker import RUN, Broker, leaving_nothing
 from tests.systemd.helpers.jobs import Slicer
@@ -70,19 +69,10 @@ def test_what_may_not_be_asked_for_is_refused_before_anybody_waits(
     holder.end()
 
 
-@pytest.fixture
-def nvml() -> Iterator[FakeNvml]:
-    """GPUs of a driver that can cap a cgroup, where the broker's sandbox lets it see them."""
-    directory = Path("/run/fake-nvml")
-    made = FakeNvml(build(directory), directory / "state")
-    made.add("driver 615.20.01")
-    yield made
-    shutil.rmtree(directory)
-
-
 def test_the_driver_caps_the_scope_of_a_user(
     slicer: Slicer, broker: Broker, ann: User, nvml: FakeNvml
 ) -> None:  # X7, L1
+    nvml.add("driver 615.20.01")  # it can cap a cgroup
     broker.environment(**nvml.env)
     assert slicer.command("status", via=ann.via).code == 0  # starts it; then its directory is there
     log = RUN / "asked"

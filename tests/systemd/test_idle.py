@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.fake_nvml import USE, FakeNvml, build
+from tests.fake_nvml import USE, FakeNvml
 from tests.patience import until
 from tests.systemd.helpers import systemctl
 from tests.systemd.helpers.broker import Broker, leaving_nothing
@@ -74,14 +72,6 @@ def test_a_frozen_job_is_not_idle(slicer: Slicer, fake_nvml: FakeNvml) -> None:
 def public(public_slicer: Slicer, broker: Broker) -> Iterator[Slicer]:
     """slicer in a machine with a broker, for every user."""
     yield from leaving_nothing(public_slicer, broker)
-
-
-@pytest.fixture
-def nvml() -> Iterator[FakeNvml]:
-    """GPUs where the broker's sandbox lets it see them."""
-    directory = Path("/run/fake-nvml")
-    yield FakeNvml(build(directory), directory / "state")
-    shutil.rmtree(directory)
 
 
 @pytest.mark.core

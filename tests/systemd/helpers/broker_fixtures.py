@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.fake_nvml import FakeNvml, build
 from tests.patience import until
 from tests.systemd.helpers import systemctl
 from tests.systemd.helpers.broker import Broker
@@ -42,3 +45,11 @@ def ann() -> User:
 @pytest.fixture
 def ben() -> User:
     return user("bob")
+
+
+@pytest.fixture
+def nvml() -> Iterator[FakeNvml]:
+    """GPUs where the broker's sandbox lets it see them."""
+    directory = Path("/run/fake-nvml")
+    yield FakeNvml(build(directory), directory / "state")
+    shutil.rmtree(directory)
