@@ -172,6 +172,19 @@ def test_an_idle_server_gives_way_and_a_busy_one_does_not(serve: ServeBox) -> No
     serve.reaches("ollama", "stopped")
 
 
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_no_more_idle_servers_give_way_than_it_takes(serve: ServeBox, gpus: int) -> None:  # B6, U8
+    serve.box.env["SLICER_SIM"] = "2x24G"
+    for name in ("one", "two"):
+        serve.server(name, "--model", f"{name}=8000", kind="openai", vram="20G", models=[name])
+    serve.start()
+    for name in ("one", "two"):
+        assert serve.answer({"model": name, "prompt": "x"}, "/v1/completions")[0] == 200
+    assert serve.box.start("--gpus", str(gpus), "--", "true").wait() == 0  # idle is five minutes
+    serve.reaches("one", "stopped")
+    serve.reaches("two", "ready" if gpus == 1 else "stopped")
+
+
 def test_servers_at_one_address_change_places(serve: ServeBox) -> None:  # B6
     for name in ("one", "two"):
         serve.server(name, "--model", f"{name}=8000", kind="openai", vram="20G", models=[name], min_hold="0s")

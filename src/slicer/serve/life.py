@@ -7,6 +7,7 @@ about to go.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from slicer.record import record, replace
@@ -80,6 +81,17 @@ def step(life: Life, event: Event, now_s: float, bounds: LifeTimings) -> tuple[L
     life, actions = _happened(life, event, now_s)
     life, more = _settled(life, now_s, bounds)
     return life, (*actions, *more)
+
+
+def next_to_go(crowded: Sequence[Life]) -> Life | None:
+    """Of servers for whose GPUs another job waits the idle one to release now; None: none yet.
+
+    They go one at a time, the one that is idle for longest first: each may be enough for who waits.
+    """
+    if any(each.state == "releasing" for each in crowded):
+        return None
+    idle = [each for each in crowded if each.is_idle]
+    return min(idle, key=lambda each: each.idle_since_s, default=None)
 
 
 def due_s(life: Life, bounds: LifeTimings) -> float | None:

@@ -10,12 +10,14 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from slicer.backend import broker_socket
 from slicer.errors import SlicerError
 from slicer.kernel.inotify import CREATE, DELETE, MOVED_FROM, MOVED_TO, Inotify
 from slicer.ledger.tickets import wants_gpus
 from slicer.serve import looking
+from slicer.serve.life import next_to_go
 from slicer.serve.looking import Pressure
 from slicer.serve.owner import Owner
 from slicer.serve.started import job_names
@@ -89,15 +91,21 @@ class WaitingJobs:
         """Tell each owner about its pressure. Raises StateError."""
         held = [each for each in self._owners if each.job]
         document = await looking.status(self._environ) if is_waited else None
-        for owner in held:
-            found = Pressure()
-            if document is not None and owner.job:
-                names = [job_names(each.settings)[0] for each in self._owners if is_rival(each, owner)]
-                found = looking.pressure(document, owner.job, names, os.geteuid())
-            if owner.life.is_crowded != found.is_crowded:
-                owner.tell("crowded" if found.is_crowded else "uncrowded")
-            if owner.life.is_rivalled != found.is_rivalled:
-                owner.tell("rivalled" if found.is_rivalled else "unrivalled")
+        found = {each: self._pressure(each, document) for each in held if each.job}
+        crowded = [each.life for each in found if each.settings.give_way and found[each].is_crowded]
+        goes = next_to_go(crowded)
+        for owner, pressure in found.items():
+            is_crowded = pressure.is_crowded and (owner.life is goes or not owner.life.is_idle)
+            if owner.life.is_rivalled != pressure.is_rivalled:
+                owner.tell("rivalled" if pressure.is_rivalled else "unrivalled")
+            if owner.life.is_crowded != is_crowded:
+                owner.tell("crowded" if is_crowded else "uncrowded")
+
+    def _pressure(self, owner: Owner, document: dict[str, Any] | None) -> Pressure:
+        if document is None:
+            return Pressure()
+        names = [job_names(each.settings)[0] for each in self._owners if is_rival(each, owner)]
+        return looking.pressure(document, owner.job, names, os.geteuid())
 
 
 def is_rival(one: Owner, other: Owner) -> bool:
