@@ -5,193 +5,170 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
-from slicer.errors import SlicerError, StateError
+from slicer.backend import Backend
+from slicer.errors import SlicerError
 from slicer.job.gpu_use import GpuUse
 from slicer.job.pause import thaw_to_end
 from slicer.job.plan import backend_of
 from slicer.kernel import cgroup, proc
 from slicer.kernel.signals import STOP
 from slicer.kernel.sleep import seconds_until
-from slicer.ledger.held_lease import HeldLease
 from slicer.ledger.ledger import Ledger
 from slicer.model import Lease, manager_of
 from slicer.queue.engine import ended_attempt
 from slicer.queue.engine.ended_attempt import EndedAttempt
-from slicer.queue.state.attempt import AttemptFile
-
-if TYPE_CHECKING:
-    from slicer.backend import Backend
-    from slicer.job.job import Listener
+from slicer.queue.events import Events
+from slicer.queue.state.register import Register
 
 _ORPHANS_S = 0.25  # how often to check jobs without a keeper, whose end causes no event
 
 
 class AdoptedJobs:
-    """All of them, by their ids. ``attempt`` reads a job's attempt file."""
+    """All of them, by their ids."""
 
-    attempt: Callable[[str], AttemptFile | None]
-
-    def __init__(self, ledger: Ledger, usual: Backend, wanted: str, listener: Listener) -> None:
+    def __init__(
+        self, register: Register, ledger: Ledger, usual: Backend, wanted: str, events: Events
+    ) -> None:
         """``usual``: the backend of this queue's jobs; ``wanted``: the one that --backend names."""
         self.jobs: dict[str, Adopted] = {}
+        self._register = register
         self._ledger = ledger
         self._usual = usual
         self._wanted = wanted
-        self._listener = listener
+        self._events = events
         self._orphans_at = 0.0  # monotonic
 
-    def add(self, key: str, job_id: str) -> bool:
-        """Whether the attempt still runs; then it is adopted."""
-        found = self.attempt(job_id)
-        with self._ledger.locked():
-            lease = next((each for each in self._ledger.leases() if each.job == job_id), None)
+    def adopt(
+        self, key: str, job_id: str, boot_id: str = "", use: GpuUse | None = None
+    ) -> EndedAttempt | None:
+        """Adopt the attempt if it still runs, and return None; else its end. ``boot_id``: "" unknown."""
+        found, lease = self._register.attempt(job_id), self._leases().get(job_id)
         has_ended = found is not None and found.outcome is not None
         if has_ended or (lease is None and (found is None or not found.is_alive)):
-            return False
-        self.jobs[job_id] = Adopted(key, job_id, self.attempt, lease, self._ledger)
-        return True
+            return self._end_of(key, job_id, boot_id, use)
+        self.jobs[job_id] = Adopted(key, job_id, lease)
+        self._find_keeper(self.jobs[job_id])
+        return None
+
+    def _end_of(self, key: str, job_id: str, boot_id: str = "", use: GpuUse | None = None) -> EndedAttempt:
+        found = self._register.attempt(job_id)  # only now, as it may have ended a moment ago
+        return ended_attempt.recovered(key, job_id, found, use, self._events.warning, boot_id)
+
+    def _leases(self) -> dict[str, Lease]:
+        with self._ledger.locked():
+            return {lease.job: lease for lease in self._ledger.leases()}
+
+    def _find_keeper(self, job: Adopted) -> bool:
+        found = self._register.attempt(job.job_id)
+        if found is not None and found.is_alive and found.keeper:
+            with suppress(OSError):  # no descriptor is left: it is found at another look
+                job.pidfd = proc.open_process(found.keeper, found.keeper_start)
+        return job.pidfd is not None
 
     def descriptors(self) -> list[int]:
-        return [job.pidfd for job in self.jobs.values() if job.pidfd >= 0]
+        return [job.pidfd for job in self.jobs.values() if job.pidfd is not None]
 
     def left_s(self) -> float | None:
         """The seconds until :meth:`take_ended` is due without an event; None: never."""
-        has_orphans = any(job.pidfd < 0 for job in self.jobs.values())
+        has_orphans = any(job.pidfd is None for job in self.jobs.values())
         return seconds_until(self._orphans_at) if has_orphans else None
 
     def take_ended(self, ready: Collection[int]) -> Iterator[tuple[Adopted, EndedAttempt]]:
         is_time = time.monotonic() >= self._orphans_at
         for job_id, job in list(self.jobs.items()):
-            had_keeper = job.pidfd >= 0
+            had_keeper = job.pidfd is not None
             if not (job.pidfd in ready if had_keeper else is_time):
                 continue
-            if job.is_gone():
+            if self._is_gone(job):
                 del self.jobs[job_id]
                 job.close()
-                found = self.attempt(job_id)
-                yield job, ended_attempt.recovered(job.key, job_id, found, None, self._listener.warning)
-            elif had_keeper and job.pidfd < 0:
-                self._end(job)  # nobody else would
+                yield job, self._end_of(job.key, job_id)
+            elif had_keeper and job.pidfd is None:
+                self._stop(job)  # nobody else would
         if is_time:
             self._orphans_at = time.monotonic() + _ORPHANS_S
 
-    def look(self) -> Iterator[tuple[Adopted, str, int]]:
+    def _is_gone(self, job: Adopted) -> bool:
+        """Whether the job has no processes any more."""
+        if job.pidfd is None:
+            if self._find_keeper(job):  # it may have recorded the command's start just now
+                return False
+        elif not proc.has_ended(job.pidfd):
+            return False
+        else:
+            job.close()
+            found = self._register.attempt(job.job_id)
+            if found is not None and found.outcome is not None:
+                return True
+        return job.job_id not in self._leases()  # no keeper is visible; the lease lasts as long as the job
+
+    def look(self) -> Iterator[tuple[Adopted, Lease, str, int]]:
         """Read the peaks that the jobs' supervisors have written down; those beyond the declaration."""
-        with self._ledger.locked():
-            leases = {each.job: each for each in self._ledger.leases()}
+        leases = self._leases()
         for job in self.jobs.values():
             lease = leases.get(job.job_id)
-            if lease is not None and job.held is not None:
-                job.held.lease = lease
+            if lease is not None and job.lease is not None:
+                job.lease = lease
                 for uuid, mib in zip(lease.gpus, lease.vram_peak_mib, strict=False):
                     if mib > (lease.vram_mib or mib):
-                        yield job, uuid, mib
+                        yield job, lease, uuid, mib
 
     def stop(self, key: str | None) -> None:
         for job in self.jobs.values():
             if key in (None, job.key):
-                self._end(job)
+                self._stop(job)
 
-    def _end(self, job: Adopted) -> None:
+    def _stop(self, job: Adopted) -> None:
         """Have the keeper end it. Without a keeper, end it."""
-        if job.pidfd >= 0:
+        if job.pidfd is not None:
             with suppress(ProcessLookupError):  # it is ending by itself
                 signal.pidfd_send_signal(job.pidfd, STOP)
-        if job.held is None:
+        lease = job.lease
+        if lease is None:
             return
-        lease = job.held.lease
         try:
             thaw_to_end(lease, self._ledger)
-            if job.pidfd < 0:
+            if job.pidfd is None:
                 if lease.cgroup:
                     cgroup.signal_all(lease.cgroup, signal.SIGTERM)  # systemd would tell the keeper alone
                 is_own = lease.manager == manager_of(os.geteuid())
                 backend = backend_of(self._wanted) if is_own else self._usual
                 backend.request_end(lease.job, lease.unit)
         except SlicerError as error:
-            self._listener.warning(str(error))
+            self._events.warning(str(error))
 
 
 class Adopted:
-    """One of them. ``pidfd``: its keeper's, or -1; ``held``: its lease, or None."""
+    """One of them. ``pidfd``: its keeper's, or None; ``lease``: as last seen, None if it had none."""
 
-    def __init__(
-        self, key: str, job_id: str, attempt: Callable[[str], AttemptFile | None], lease: Lease | None,
-        ledger: Ledger,
-    ) -> None:  # fmt: skip
-        """``attempt`` reads a job's attempt file."""
+    def __init__(self, key: str, job_id: str, lease: Lease | None) -> None:
         self.key = key
         self.job_id = job_id
+        self.lease = lease
+        self.pidfd: int | None = None
         self.told_gpus: set[str] = set()  # on which it was reported to use too much
-        self._attempt = attempt
-        self._ledger = ledger
-        self.held = _held(ledger, lease) if lease is not None else None
-        self.pidfd = -1
-        self._find_keeper()
 
     @property
     def gpus(self) -> tuple[str, ...]:
-        return self.held.lease.gpus if self.held is not None else ()
+        return self.lease.gpus if self.lease is not None else ()
 
     @property
     def gpu_indices(self) -> tuple[int, ...]:
-        return self.held.lease.gpu_indices if self.held is not None else ()
+        return self.lease.gpu_indices if self.lease is not None else ()
 
     @property
     def use(self) -> GpuUse | None:
-        return GpuUse((), self.held.lease.vram_peak_mib, None, 0) if self.held is not None else None
+        return GpuUse((), self.lease.vram_peak_mib, None, 0) if self.lease is not None else None
 
     @property
     def is_unbound(self) -> bool:
-        lease = self.held.lease if self.held is not None else None
-        return lease is not None and not lease.gpus and not lease.slots
-
-    def _find_keeper(self) -> None:
-        found = self._attempt(self.job_id)
-        if found is not None and found.is_alive and found.keeper:
-            try:
-                self.pidfd = os.pidfd_open(found.keeper)
-            except OSError:
-                return
-            if proc.start_time(found.keeper) != found.keeper_start:  # another process has the pid
-                self._close_pidfd()
-
-    def is_gone(self) -> bool:
-        """Whether the job has no processes any more."""
-        if self.pidfd >= 0:
-            if not proc.has_ended(self.pidfd):
-                return False
-            self._close_pidfd()
-            found = self._attempt(self.job_id)
-            if found is not None and found.outcome is not None:
-                return True
-        else:
-            self._find_keeper()  # it may have recorded the command's start just now
-            if self.pidfd >= 0:
-                return False
-        # There is no visible keeper. The lease lasts as long as the job.
-        with self._ledger.locked():
-            return all(lease.job != self.job_id for lease in self._ledger.leases())
+        return self.lease is not None and not self.lease.gpus and not self.lease.slots
 
     def close(self) -> None:
-        """Close all descriptors. Safe to repeat."""
-        self._close_pidfd()
-        if self.held is not None:
-            self.held.close()
-
-    def _close_pidfd(self) -> None:
-        if self.pidfd >= 0:
+        """Close its descriptor. Safe to repeat."""
+        if self.pidfd is not None:
             os.close(self.pidfd)
-            self.pidfd = -1
-
-
-def _held(ledger: Ledger, lease: Lease) -> HeldLease:
-    """A writable lease, not flocked: the keeper holds the flock."""
-    try:
-        return HeldLease(ledger, lease, ledger.directory.leases.open(lease.job, os.O_RDONLY))
-    except (OSError, StateError):
-        return HeldLease(ledger, lease)
+            self.pidfd = None

@@ -67,14 +67,13 @@ class LocalEngine(Engine):
         self._asked: dict[Kind, Run] = {}
         self._begun: dict[str, Run] = {}  # by job id, as the next two
         self._running: dict[str, Run] = {}
-        self._adopted = AdoptedJobs(ledger, self._backend, options.backend, events)
         self._leaving: list[Run] = []  # withdrawn, and not ended yet
         self._told = {self._backend.notice}  # by runs, and passed on to people
 
     def set_up(self, plans: Plans, register: Register) -> None:
         options = self._options
         self._register = register
-        self._adopted.attempt = register.attempt
+        self._adopted = AdoptedJobs(register, self._ledger, self._backend, options.backend, self._events)
         self._gpus = Gpus(plans.policy, options)
         self._gpus.check()
         self._limits = Limits(
@@ -260,16 +259,7 @@ class LocalEngine(Engine):
         if state.engine:
             hint = f"start it again with --engine {state.engine}, or auto"
             raise StateError(f"job {state.no} of an earlier queue is with {state.engine}", hint=hint)
-        return self._adopt(state.key, state.job, state.boot_id)
-
-    def _adopt(
-        self, key: str, job_id: str, boot_id: str = "", use: GpuUse | None = None
-    ) -> EndedAttempt | None:
-        """The attempt's end; None: it runs on without a supervisor of ours."""
-        if self._adopted.add(key, job_id):
-            return None
-        found = self._register.attempt(job_id)
-        return ended_attempt.recovered(key, job_id, found, use, self._events.warning, boot_id)
+        return self._adopted.adopt(state.key, state.job, state.boot_id)
 
     def discard(self, job_id: str) -> None:
         self._register.forget(job_id)
@@ -329,7 +319,7 @@ class LocalEngine(Engine):
             return ended_attempt.from_outcome(run.key, run.job_id, found.outcome, run.use)
         if run.error is not None:
             return ended_attempt.failed(run.key, run.job_id, run.error)
-        return self._adopt(run.key, run.job_id, use=run.use)
+        return self._adopted.adopt(run.key, run.job_id, use=run.use)
 
     def stop(self, key: str | None = None) -> None:
         for run in (*self._begun.values(), *self._running.values()):
@@ -343,9 +333,8 @@ class LocalEngine(Engine):
         if any(job.gpus for job in self._living()) and not self._gpus.left_s():
             self._gpus.look()
             self._register.has_changed = True
-            for job, uuid, mib in self._adopted.look():
-                assert job.held is not None
-                self._tell_of_excess(job, uuid, mib, job.held.lease.vram_mib or 0)
+            for job, lease, uuid, mib in self._adopted.look():
+                self._tell_of_excess(job, uuid, mib, lease.vram_mib or 0)
 
     def _tell(self, run: Run, news: dict[str, Any]) -> None:
         state, event = self._register.states[run.key], news.pop("event")

@@ -11,7 +11,7 @@ import os
 import resource
 import socket
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from slicer import faults
 from slicer.errors import SlicerError
@@ -168,13 +168,10 @@ class _Follower(RemoteFollower):
 
     def found(self, news: Found) -> bool:
         if isinstance(news, Escaped):
-            self._teller.tell("escaped", how=news.how)
+            self._teller.tell("escaped", **as_dict(news))
         elif isinstance(news, Exceeded):
-            self._teller.tell(
-                "exceeds", gpu=news.gpu, used_mib=news.used_mib, declared_mib=news.declared_mib,
-                is_cap=news.is_cap, ends=news.ends,
-            )  # fmt: skip
+            self._teller.tell("exceeds", **as_dict(news))
         else:
-            figures: dict[str, Any] = {"idle_s": news.idle_s, "left_s": news.left_s}
-            self._teller.tell("idle", what=news.kind, text=news.words(), **figures)
+            text = news.words()
+            self._teller.tell("idle", what=news.kind, text=text, idle_s=news.idle_s, left_s=news.left_s)
         return True
