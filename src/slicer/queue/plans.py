@@ -19,7 +19,7 @@ from slicer.ledger.nesting import OuterJobs
 from slicer.model import Profile
 from slicer.placement.lengths import Lengths, estimate, key_of
 from slicer.queue.file.doubts import Doubts
-from slicer.queue.file.jobs_file import JobsFileError
+from slicer.queue.file.jobs_file import refused
 from slicer.queue.file.shell import Shell
 from slicer.queue.model import Entry, Kind, QueueOptions, kind_of, label
 from slicer.record import replace
@@ -86,39 +86,27 @@ class Plans:
 
     def check(self, entries: tuple[Entry, ...]) -> None:
         """Raise JobsFileError for a line with an unknown profile or slot, or that cannot share a GPU."""
-        names = set(self.config.names())
+        names, given = set(self.config.names()), self._options.engine
         for entry in entries:
-            self._check_engine(entry)
-            for slot, _ in entry.attributes.kind.slots:
+            kind = entry.attributes.kind
+            if kind.engine not in (None, given) and given != "auto":
+                hint = "start it with --engine auto, or leave engine= out"
+                raise refused(entry, f"this queue's engine is {given}", hint, "engine")
+            for slot, _ in kind.slots:
                 if slot not in self.config.slots:
-                    message, hint = unknown_slot(slot, self.config.slots)
-                    raise JobsFileError(message, entry.number, 1, name=self._options.jobs_file, hint=hint)
-            wanted = entry.attributes.kind.profile
-            if wanted is not None and wanted not in names:
-                raise JobsFileError(
-                    f"unknown profile {wanted!r:.60}", entry.number, 1, name=self._options.jobs_file,
-                    hint=f"known: {', '.join(sorted(names))}",
-                )  # fmt: skip
-            if entry.attributes.kind.share is not None:
+                    raise refused(entry, *unknown_slot(slot, self.config.slots))
+            if kind.profile is not None and kind.profile not in names:
+                hint = f"known: {', '.join(sorted(names))}"
+                raise refused(entry, f"unknown profile {kind.profile!r:.60}", hint)
+            if kind.share is not None:
                 self._check_share(entry)
-
-    def _check_engine(self, entry: Entry) -> None:
-        wanted, given = entry.attributes.kind.engine, self._options.engine
-        if wanted not in (None, given) and given != "auto":
-            message = f"this queue's engine is {given}"
-            hint = "start it with --engine auto, or leave engine= out"
-            raise JobsFileError(
-                message, entry.number, 1, name=self._options.jobs_file, hint=hint, key="engine"
-            )
 
     def _check_share(self, entry: Entry) -> None:
         try:
             self._profile(kind_of(entry, None), entry.attributes.timeout_s)
         except UsageError as error:
             if error.where == "--share":
-                name = self._options.jobs_file
-                message = f"share {error.message}"
-                raise JobsFileError(message, entry.number, 1, name=name, hint="add vram=") from None
+                raise refused(entry, f"share {error.message}", "add vram=") from None
 
     def plan(self, entry: Entry, kind: Kind, no: int) -> Plan:
         """The plan of job number ``no``. Raises SlicerError if its attributes do not fit its profile."""

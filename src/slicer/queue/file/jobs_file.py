@@ -176,14 +176,15 @@ def read_attributes(line: FileLine, cache: dict[str, Attributes], name: str = "j
     return found
 
 
-def placed(error: JobsFileError, text: str) -> JobsFileError:
-    """The error with the column of the attribute that it is about."""
-    for line in lines(text) if error.key else ():
-        for word in attributes.words(line.inside or "") if line.number == error.line else ():
-            if word.key == error.key:
-                column = line.column + 1 + word.offset
-                return JobsFileError(error.message, error.line, column, name=error.name, hint=error.hint)
-    return error
+def refused(entry: Entry, message: str, hint: str, key: str = "") -> JobsFileError:
+    """The error for a line that reads well, but cannot run here. ``key``: the attribute that it is about."""
+    return JobsFileError(message, entry.number, 1, hint=hint, key=key)
+
+
+def placed(error: JobsFileError, text: str, name: str) -> JobsFileError:
+    """The error with the file's name, and with the column of the attribute that it is about."""
+    column = _column(text, error.line, error.key) if error.key else error.column
+    return JobsFileError(error.message, error.line, column, name=name, hint=error.hint)
 
 
 def _newlines_only(text: str) -> str:
@@ -257,7 +258,7 @@ def _check_after(entries: list[Entry], known: Collection[str], text: str, name: 
 
                 near = nearest(wanted, islice(names, _COMPARED))
                 hint = f"did you mean {near}?" if near else "no line or earlier job has that name="
-                column = _column(text, entry, wanted)
+                column = _column(text, entry.number, "after", wanted)
                 raise JobsFileError(f"no job is named {wanted!r}", entry.number, column, name=name, hint=hint)
     circle = _circle(waiting, names)
     if circle:
@@ -266,8 +267,8 @@ def _check_after(entries: list[Entry], known: Collection[str], text: str, name: 
         entry = next(entry for entry in named if second in entry.attributes.after)
         way = " → ".join(circle if len(circle) <= 10 else (*circle[:8], "…", circle[-1]))
         raise JobsFileError(
-            f"these jobs wait for each other in a circle: {way}", entry.number, _column(text, entry, second),
-            name=name, hint="remove one after=",
+            f"these jobs wait for each other in a circle: {way}", entry.number,
+            _column(text, entry.number, "after", second), name=name, hint="remove one after=",
         )  # fmt: skip
 
 
@@ -295,10 +296,10 @@ def _circle(waiting: list[Entry], names: set[str]) -> list[str]:
     return []
 
 
-def _column(text: str, entry: Entry, wanted: str) -> int:
-    """The column of the entry's ``after=`` for ``wanted``."""
-    line = next(each for each in lines(text) if each.number == entry.number)
+def _column(text: str, number: int, key: str, job: str = "") -> int:
+    """The column of that line's attribute; of an ``after=``, of the one that names the ``job``."""
+    line = next(each for each in lines(text) if each.number == number)
     for word in attributes.words(line.inside or ""):
-        if word.key == "after" and wanted in attributes.parse(word.text).after:
+        if word.key == key and (not job or job in attributes.parse(word.text).after):
             return line.column + 1 + word.offset
     return line.column

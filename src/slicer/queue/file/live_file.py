@@ -183,7 +183,7 @@ class LiveFile:
         try:
             self._check(entries)
         except JobsFileError as error:
-            raise jobs_file.placed(error, text) from None
+            raise jobs_file.placed(error, text, self.path) from None
         self.text, self.entries = text, entries
 
 

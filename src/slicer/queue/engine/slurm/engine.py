@@ -20,7 +20,7 @@ from slicer.queue.engine.slurm.exchange import Exchange, refuse_if_running
 from slicer.queue.engine.slurm.submitting import Submission, Submissions
 from slicer.queue.engine.slurm.tracking import Tracked
 from slicer.queue.events import Events
-from slicer.queue.file.jobs_file import JobsFileError
+from slicer.queue.file.jobs_file import refused
 from slicer.queue.model import Entry, JobState, Kind, Place, QueueOptions
 from slicer.queue.plans import Plans
 from slicer.queue.state import folding
@@ -71,18 +71,17 @@ class SlurmEngine(Engine):
             raise UsageError(_no_partition(wanted, self._slurm.nodes), where="[engine.slurm]")
 
     def check(self, entries: tuple[Entry, ...]) -> None:
-        name = self._options.jobs_file
         for entry in entries:
             kind = entry.attributes.kind
             if kind.slots:
-                message, hint = "slots are counted on one machine, and Slurm has many", "leave slots= out"
-                raise JobsFileError(message, entry.number, 1, name=name, hint=hint, key="slots")
+                message = "slots are counted on one machine, and Slurm has many"
+                raise refused(entry, message, "leave slots= out", "slots")
             if kind.share not in (None, "off"):
-                message, hint = "jobs that Slurm places cannot share turns or caps", "leave share= out"
-                raise JobsFileError(message, entry.number, 1, name=name, hint=hint, key="share")
+                message = "jobs that Slurm places cannot share turns or caps"
+                raise refused(entry, message, "leave share= out", "share")
             if kind.preemptible:
-                message, hint = "Slurm itself decides which jobs it preempts", "leave preemptible out"
-                raise JobsFileError(message, entry.number, 1, name=name, hint=hint, key="preemptible")
+                message = "Slurm itself decides which jobs it preempts"
+                raise refused(entry, message, "leave preemptible out", "preemptible")
 
     def close(self) -> None:
         self._slurm.close()
