@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from slicer.errors import EX_TIMEOUT
 from slicer.model import GAVE_WAY
 from slicer.outcome.result import result_of
 from slicer.queue.engine.ended_attempt import EndedAttempt
 from slicer.queue.file.shell import Background
-from slicer.queue.judge.streaks import group_of
 from slicer.queue.model import ENOUGH_LOOKS, GPU_FAILED, LEFT, JobState, Retry, Status, Verdict
 from slicer.record import record
 
@@ -147,27 +146,6 @@ def raised(
 def has_failed(state: JobState) -> bool:
     """Whether the job failed, so that it counts for the queue's exit code."""
     return state.is_final and state.status not in ("ok", "cancelled")
-
-
-def to_retry(
-    states: Iterable[JobState], words: Collection[str], held: Collection[str] = ()
-) -> list[JobState] | str:
-    """The jobs with these numbers or names that did not end well, by number; or a word without such a job.
-
-    Also those that run again after a pause. Without words all that failed; with words also those that are
-    held back: ``held`` has their groups.
-    """
-
-    def is_meant(state: JobState) -> bool:
-        is_held = state.status == "pending" and group_of(state.command) in held
-        is_due = has_failed(state) or (state.status == "pending" and state.again_at > 0)
-        return is_due or (bool(words) and (state.status == "cancelled" or is_held))
-
-    found = sorted(filter(is_meant, states), key=lambda state: state.no)
-    for word in words:
-        if not any(word in (str(state.no), state.name) for state in found):
-            return word
-    return [state for state in found if not words or {str(state.no), state.name} & set(words)]
 
 
 def exit_code_of(states: Iterable[JobState]) -> int:
