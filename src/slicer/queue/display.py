@@ -30,13 +30,13 @@ class Display:
 
     def __init__(
         self, register: Register, engine: Engine, dispatch: Dispatch, options: QueueOptions,
-        renderer: Renderer,
+        renderers: list[Renderer],
     ) -> None:  # fmt: skip
         self._register = register
         self._engine = engine
         self._dispatch = dispatch
         self._options = options
-        self._renderer = renderer
+        self._renderers = renderers
         self.began_at = time.time()
         self._began = time.monotonic()
         self.is_stale = True
@@ -54,7 +54,7 @@ class Display:
         due = [self._write_at] if self._is_unwritten else []
         if self._register.states.running:
             due.append(self._rewrite_at())
-        if self._renderer.wants_board:
+        if any(each.wants_board for each in self._renderers):
             due.append(self._redraw_at())
         return seconds_until(*due)
 
@@ -65,8 +65,11 @@ class Display:
             self._register.has_changed = False
         self.state, self._problem = state, problem
         self._width = max(self._width, running)
-        if self._renderer.wants_board and time.monotonic() >= self._redraw_at():
-            self._renderer.draw(self.board())
+        drawing = [each for each in self._renderers if each.wants_board]
+        if drawing and time.monotonic() >= self._redraw_at():
+            board = self.board()
+            for renderer in drawing:
+                renderer.draw(board)
             self.is_stale = False
             self._draw_at = time.monotonic() + max(_DRAW_S, self._cost_s / _SHARE)
         self._write_status()
@@ -160,11 +163,10 @@ class Display:
         number = self._register.states[first].no
         return pending.waits_for(state.key) or self._why(kind, number, state)
 
-    def why_waiting(self) -> str:
-        """The reason why the first job that could start waits."""
-        for kind, _ in self._dispatch.pending.heads():
-            return self._engine.why(kind)
-        return ""
+    def why_waiting(self) -> str | None:
+        """The reason why the first job that could start waits; None: no request waits for its place."""
+        reasons = [self._engine.why(kind) for kind, _ in self._dispatch.pending.heads()]
+        return reasons[0] if any(reasons) else None
 
     def summary(self, exit_code: int) -> Event:
         known, touched = self._register.states, self._dispatch.touched

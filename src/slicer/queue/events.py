@@ -34,37 +34,11 @@ class Renderer(Protocol):
         return
 
 
-class Renderers:
-    """Several renderers as one."""
-
-    def __init__(self, *renderers: Renderer) -> None:
-        self._renderers = list(renderers)
-
-    def add(self, renderer: Renderer) -> None:
-        self._renderers.append(renderer)
-
-    @property
-    def wants_board(self) -> bool:
-        return any(each.wants_board for each in self._renderers)
-
-    def begin(self) -> None:
-        for each in self._renderers:
-            each.begin()
-
-    def event(self, event: Event) -> None:
-        for each in self._renderers:
-            each.event(event)
-
-    def draw(self, board: Board) -> None:
-        for each in self._renderers:
-            each.draw(board)
-
-
 class Events:
     """Keeps events until the journal has their causes. Also the Listener of everything the queue starts."""
 
     def __init__(self, renderer: Renderer) -> None:
-        self._renderer = renderer
+        self.renderers = [renderer]
         self._kept: list[Event] = []
         self._has_stalled = False
         self._was_waiting = False
@@ -91,12 +65,25 @@ class Events:
     def warning(self, text: str) -> None:
         self.add("warning", text=text)
 
+    def begin(self) -> None:
+        """See :meth:`Renderer.begin`."""
+        for each in self.renderers:
+            each.begin()
+
     def flush(self) -> None:
         kept, self._kept = self._kept, []
         for event in kept:
-            self._renderer.event(event)
+            self._show(event)
             if self.notifier is not None and (problem := self.notifier.event(event)):
-                self._renderer.event(Event("warning", event.at, data={"text": problem}))
+                self._show(Event("warning", event.at, data={"text": problem}))
+
+    def at_once(self, kind: EventKind, **data: object) -> None:
+        """Report it whatever becomes of the journal."""
+        self._show(Event(kind, time.time(), data=data))
+
+    def _show(self, event: Event) -> None:
+        for each in self.renderers:
+            each.event(event)
 
     # -- reported once -----------------------------------------------------------------------------------
 
@@ -106,7 +93,7 @@ class Events:
             return
         self._has_stalled = not self._has_stalled
         if problem:
-            self._renderer.event(Event("stalled", time.time(), data={"why": problem}))
+            self.at_once("stalled", why=problem)
         else:
             self.add("resumed")
 

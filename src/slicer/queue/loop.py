@@ -10,7 +10,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import time
 from collections.abc import Mapping
 
 from slicer import backend, faults
@@ -24,7 +23,7 @@ from slicer.queue.control.answers import ACTS, Answers
 from slicer.queue.control.server import ControlSocket
 from slicer.queue.display import Display
 from slicer.queue.engine.choice import open_engine
-from slicer.queue.events import Events, Renderer, Renderers
+from slicer.queue.events import Events, Renderer
 from slicer.queue.file import jobs_file
 from slicer.queue.file.jobs_file import JobsFileError
 from slicer.queue.file.live_file import LiveFile
@@ -45,8 +44,7 @@ class Queue:
         """Open everything. Raises JobsFileError, QueueRunning, StateError, ConfigError, BackendError, …"""
         self._options = options
         self._environ = environ
-        self._renderer = Renderers(renderer)
-        self._events = Events(self._renderer)
+        self._events = Events(renderer)
         is_own = not options.trust_file
         text = jobs_file.read(options.jobs_file, is_own=is_own)  # before anything is created in its directory
         self._ledger = launch.open_ledger(environ, self._events, options.backend)
@@ -73,14 +71,16 @@ class Queue:
         self._dispatch = Dispatch(
             self.register, plans, self._engine, self._events, self._ledger.broker_now, held_back
         )
-        self._display = Display(self.register, self._engine, self._dispatch, options, self._renderer)
+        self._display = Display(
+            self.register, self._engine, self._dispatch, options, self._events.renderers
+        )
         answers = Answers(
             self.register, self._dispatch, self._display, self._file, self._load, self._leave_by_word,
             self._events.notice,
         )  # fmt: skip
         with self._ledger.locked():
             self._control = ControlSocket(self._ledger.directory.base, answers.by_question(), ACTS)
-        self._renderer.add(self._control)
+        self._events.renderers.append(self._control)
         self._summary: Event | None = None
         self._ready: frozenset[int] = frozenset()  # the descriptors that woke us
         self._signals: list[int] = []  # those that ask the queue to leave
@@ -94,7 +94,7 @@ class Queue:
         kept = (*INTERRUPTS, signal.SIGCONT)
         self._signal_pipe = SignalPipe((*kept, signal.SIGWINCH), unless_ignored=kept)
         try:
-            self._renderer.begin()
+            self._events.begin()
             self._open()
             gc.freeze()  # these objects stay, and with a long file, scanning them takes long
             gc.enable()
@@ -118,7 +118,7 @@ class Queue:
         self._display.end()
         self.register.close()
         if self.register.problem:
-            self._renderer.event(Event("warning", time.time(), data={"text": self.register.problem}))
+            self._events.at_once("warning", text=self.register.problem)
         self._control.close(self._summary)
         for each in (self._file, self._engine, self._ledger):
             each.close()
@@ -236,7 +236,7 @@ class Queue:
             if signo in INTERRUPTS:
                 self._leave(signo)
             elif signo == signal.SIGCONT:
-                self._renderer.begin()
+                self._events.begin()
             self._display.is_stale = True
 
     def _leave(self, signo: int) -> None:
@@ -264,7 +264,7 @@ class Queue:
         try:
             queue_files.forget(self._environ, os.path.realpath(self._options.log_dir))
         except StateError as error:
-            self._renderer.event(Event("warning", time.time(), data={"text": str(error)}))
+            self._events.at_once("warning", text=str(error))
 
     def _stop_starting(self) -> None:
         self._has_stopped = True
@@ -322,8 +322,7 @@ class Queue:
         self._events.drained(
             is_idle and not pending.can_start, watch=self._options.watch, held=len(pending.held_back)
         )
-        is_waiting = is_idle and pending.can_start > 0 and self._engine.is_waiting
-        self._events.nothing_can_start(self._display.why_waiting() if is_waiting else None)
+        self._events.nothing_can_start(self._display.why_waiting() if is_idle else None)
         if self.register.is_saved:
             self._events.flush()
 

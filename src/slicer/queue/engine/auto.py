@@ -98,10 +98,6 @@ class AutoEngine:
             engine.forget(gone)
 
     @property
-    def is_waiting(self) -> bool:
-        return any(engine.is_waiting for engine in self._both)
-
-    @property
     def is_deciding(self) -> bool:
         return any(engine.is_deciding for engine in self._both)
 

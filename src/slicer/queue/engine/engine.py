@@ -82,11 +82,6 @@ class Engine(Protocol):
         return
 
     @property
-    def is_waiting(self) -> bool:
-        """Whether a request waits for its place."""
-        return False
-
-    @property
     def is_deciding(self) -> bool:
         """Whether it is not known yet if a request has to wait; the next round may know it."""
         return False

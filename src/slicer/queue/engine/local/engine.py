@@ -179,10 +179,6 @@ class LocalEngine(Engine):
         self._arrivals.forget(keys)
 
     @property
-    def is_waiting(self) -> bool:
-        return any(run.why for run in self._asked.values())
-
-    @property
     def is_deciding(self) -> bool:
         return not all(run.is_decided for run in self._asked.values())
 
