@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
-from slicer.kernel.sleep import seconds_until, soonest
+from slicer.kernel.sleep import seconds_until
 from slicer.queue.engine.slurm import parsing, tracking
-from slicer.queue.engine.slurm.commands import CompletedCommand, SlurmCommand, call
+from slicer.queue.engine.slurm.commands import Commands, CompletedCommand
 from slicer.queue.engine.slurm.parsing import Node, SlurmTask
 from slicer.queue.engine.slurm.tracking import Tracked
 
@@ -20,14 +20,13 @@ _SINFO = ("sinfo", "-h", "-e", "-o", parsing.NODE_FORMAT)
 class Questions:
     """``nodes``: those of the cluster; () as long as Slurm does not answer. ``problem``: why it does not."""
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        self._environ = environ
+    def __init__(self, commands: Commands, attempts: Mapping[str, Tracked]) -> None:
+        """``attempts``: those that Slurm has, or is about to get."""
+        self._commands = commands
+        self._attempts = attempts
         self.nodes: tuple[Node, ...] = ()
         self.problem = ""
-        self._sinfo: SlurmCommand | None = None
-        self._squeue: SlurmCommand | None = None
-        self._scancel: SlurmCommand | None = None
-        self._cancelling: list[Tracked] = []  # with that scancel
+        self._cancelling: list[Tracked] = []  # with the scancel that runs
         self._to_cancel: list[Tracked] = []
         self._tick_s = 0.0
         self._tick_at = 0.0  # monotonic
@@ -44,53 +43,47 @@ class Questions:
         self._tick_s = tracking.next_tick_s(self._tick_s, has_changed=has_changed)
         self._tick_at = time.monotonic() + self._tick_s
 
-    def is_due(self, *, has_attempts: bool) -> bool:
-        return self._has_reason(has_attempts) and self._squeue is None and time.monotonic() >= self._tick_at
+    @property
+    def is_due(self) -> bool:
+        return self._is_ticking and time.monotonic() >= self._tick_at
 
-    def _has_reason(self, has_attempts: bool) -> bool:
-        return has_attempts or bool(self._to_cancel)
+    @property
+    def _is_ticking(self) -> bool:
+        return bool(self._attempts or self._to_cancel) and not self._commands.runs("squeue")
 
-    def running(self) -> list[SlurmCommand]:
-        return [each for each in (self._sinfo, self._squeue, self._scancel) if each is not None]
-
-    def left_s(self, *, has_attempts: bool) -> float | None:
-        """The seconds until something is due without a command's end."""
-        is_ticking = self._has_reason(has_attempts) and self._squeue is None
-        ends = (command.left_s() for command in self.running())
-        return soonest(seconds_until(self._tick_at) if is_ticking else None, *ends)
+    def left_s(self) -> float | None:
+        """The seconds until :meth:`ask` is due; None: there is nothing to ask, or no answer yet."""
+        return seconds_until(self._tick_at) if self._is_ticking else None
 
     # -- questions ---------------------------------------------------------------------------------------
 
     def find_nodes(self, *, waits: bool = False) -> None:
         """Ask which nodes there are. ``waits``: only at the queue's beginning. Raises BackendError."""
         if waits:
-            self._take_nodes(call(_SINFO, self._environ))
-        elif self._sinfo is None:
-            self._sinfo = SlurmCommand(_SINFO, self._environ)
+            self._take_nodes(self._commands.call(_SINFO))
+        elif not self._commands.runs("sinfo"):
+            self._commands.start(_SINFO)
 
     def has_partition(self, name: str) -> bool:
         return any(node.partition == name for node in self.nodes)
 
-    def ask(self, batches: Collection[str]) -> None:
-        """Ask about the tasks of these batches. Raises BackendError."""
-        wanted = {*batches, *(tracked.batch for tracked in self._to_cancel)} - {""}
+    def ask(self) -> None:
+        """Ask about the tasks of all attempts. Raises BackendError."""
+        wanted = {tracked.batch for tracked in (*self._attempts.values(), *self._to_cancel)} - {""}
         names = ",".join(f"slicer-{batch}" for batch in sorted(wanted)) or "slicer-none"
         words = ["squeue", "-h", "-r", "-t", "all", "-u", str(os.geteuid()), "-n", names]
-        self._squeue = SlurmCommand([*words, "-o", parsing.JOB_FORMAT], self._environ)
+        self._commands.start([*words, "-o", parsing.JOB_FORMAT])
 
     def take(self) -> Tasks | str | None:
         """All tasks of this user's queues, why Slurm does not answer, or None: nothing was asked."""
-        if self._sinfo is not None and (done := self._sinfo.take()) is not None:
-            self._sinfo = None
+        if (done := self._commands.take("sinfo")) is not None:
             self._take_nodes(done)
-        if self._scancel is not None and (done := self._scancel.take()) is not None:
-            self._scancel = None
+        if (done := self._commands.take("scancel")) is not None:
             if done.code:  # perhaps some of them have ended meanwhile
                 self._to_cancel += self._cancelling
             self._cancelling = []
-        if self._squeue is None or (done := self._squeue.take()) is None:
+        if (done := self._commands.take("squeue")) is None:
             return None
-        self._squeue = None
         if done.code:
             return f"Slurm does not answer: {parsing.last_words(done.error)}"
         return parsing.tasks(done.output, os.geteuid())
@@ -112,7 +105,7 @@ class Questions:
 
     def cancel_known(self, tasks: Tasks, under_way: set[str]) -> None:
         """End what is to be ended. ``under_way``: attempts that Slurm may not know. Raises BackendError."""
-        if self._scancel is not None or not self._to_cancel:
+        if self._commands.runs("scancel") or not self._to_cancel:
             return
         active, left = [], []
         for tracked in self._to_cancel:
@@ -124,9 +117,4 @@ class Questions:
         self._to_cancel = left
         if active:
             self._cancelling = [tracked for tracked, _ in active]
-            words = ["scancel", *parsing.numbers(task for _, task in active)]
-            self._scancel = SlurmCommand(words, self._environ)
-
-    def close(self) -> None:
-        for command in self.running():
-            command.close()
+            self._commands.start(["scancel", *parsing.numbers(task for _, task in active)])

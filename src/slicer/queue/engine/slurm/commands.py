@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from slicer.backend import slurm_shims
 from slicer.errors import BackendError, UsageError
-from slicer.kernel.sleep import seconds_until
+from slicer.kernel.sleep import seconds_until, soonest
 from slicer.record import record
 from slicer.state.directory import write_all
 
@@ -79,6 +79,46 @@ def _text(fd: int) -> str:
     return os.pread(fd, os.fstat(fd).st_size, 0).decode("utf-8", "replace")
 
 
+class Commands:
+    """Those that run, at most one of each program."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self._running: dict[str, SlurmCommand] = {}
+
+    def start(self, words: Sequence[str], stdin: str = "") -> None:
+        """Raises BackendError."""
+        self._running[words[0]] = SlurmCommand(words, self._environ, stdin)
+
+    def runs(self, program: str) -> bool:
+        return program in self._running
+
+    def take(self, program: str) -> CompletedCommand | None:
+        """How it ended, once; None: it runs, or was not started."""
+        done = self._running[program].take() if self.runs(program) else None
+        if done is not None:
+            del self._running[program]
+        return done
+
+    def call(self, words: Sequence[str]) -> CompletedCommand:
+        """Run a command to its end. For the queue's beginning only. Raises BackendError."""
+        self.start(words)
+        while (done := self.take(words[0])) is None:
+            time.sleep(0.01)
+        return done
+
+    def descriptors(self) -> list[int]:
+        return [command.fd for command in self._running.values()]
+
+    def left_s(self) -> float | None:
+        """The seconds until one of them is ended; None: none runs."""
+        return soonest(*(command.left_s() for command in self._running.values()))
+
+    def close(self) -> None:
+        for command in self._running.values():
+            command.close()
+
+
 def slurms(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment, whose PATH leads to Slurm's own commands. Raises UsageError if there are none."""
     path = slurm_shims.without(environ.get("PATH", os.defpath))
@@ -87,11 +127,3 @@ def slurms(environ: Mapping[str, str]) -> dict[str, str]:
         hint = "run the queue where you would run sbatch, or leave the option out"
         raise UsageError(f"there is no {missing} here", where="--engine slurm", hint=hint)
     return {**environ, "PATH": path}
-
-
-def call(words: Sequence[str], environ: Mapping[str, str]) -> CompletedCommand:
-    """Run a command to its end. For the queue's beginning only. Raises BackendError."""
-    command = SlurmCommand(words, environ)
-    while (done := command.take()) is None:
-        time.sleep(0.01)
-    return done

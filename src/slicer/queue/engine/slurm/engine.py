@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Iterable, Mapping
+from functools import cache, partial
 
-from slicer.config.slurm import SlurmSettings, settings
+from slicer.config.slurm import settings
 from slicer.errors import BackendError, InfeasibleError, SlicerError, StateError, UsageError
 from slicer.job.plan import Plan
 from slicer.kernel.sleep import soonest
@@ -14,10 +15,11 @@ from slicer.model import CPU
 from slicer.queue.engine import ended_attempt
 from slicer.queue.engine.ended_attempt import EndedAttempt
 from slicer.queue.engine.engine import Begin, Engine
-from slicer.queue.engine.slurm import commands, mapping, parsing, tracking
+from slicer.queue.engine.slurm import commands, mapping, parsing, script, tracking
 from slicer.queue.engine.slurm.asking import Questions, Tasks
+from slicer.queue.engine.slurm.commands import Commands
 from slicer.queue.engine.slurm.exchange import Exchange, refuse_if_running
-from slicer.queue.engine.slurm.submitting import Submission, Submissions
+from slicer.queue.engine.slurm.submitting import Submissions
 from slicer.queue.engine.slurm.tracking import Tracked
 from slicer.queue.events import Events
 from slicer.queue.file.jobs_file import refused
@@ -49,21 +51,20 @@ class SlurmEngine(Engine):
         if options.fresh:
             refuse_if_running(options.log_dir)
         self._options = options
-        self._environ = mapping.environment(environ)
+        self._commands = Commands(mapping.environment(environ))
         self._events = events
         self._directory = os.getcwd()
         self._tracked: dict[str, Tracked] = {}
         self._ended: list[EndedAttempt] = []
         self._started: list[str] = []
-        self._slurm = Questions(self._environ)
-        self._known_settings: dict[str, SlurmSettings] = {}  # by profile
+        self._slurm = Questions(self._commands, self._tracked)
         self._told = ""  # the last problem that was reported
 
     def set_up(self, plans: Plans, register: Register) -> None:
-        self._plans = plans
+        self._settings = cache(partial(settings, plans.config))  # by profile
         self._register = register
         self._exchange = Exchange(register.log_dir)
-        self._submissions = Submissions(self._exchange, register, self._environ, self._directory)
+        self._submissions = Submissions(self._exchange, self._commands)
         self._exchange.sweep([state.job for state in register.states.running.values()])
         self._slurm.find_nodes(waits=True)
         wanted = self._settings(self._options.profile).partition
@@ -84,8 +85,7 @@ class SlurmEngine(Engine):
                 raise refused(entry, message, "leave preemptible out", "preemptible")
 
     def close(self) -> None:
-        self._slurm.close()
-        self._submissions.close()
+        self._commands.close()
         self._exchange.close()
 
     # -- places ------------------------------------------------------------------------------------------
@@ -122,14 +122,16 @@ class SlurmEngine(Engine):
                 at=time.time(),
             )
         )  # fmt: skip
-        tracked = self._tracked[job_id] = Tracked(state.key, job_id, entry.attributes)
-        self._submissions.add(Submission(tracked, entry, plan, arguments, slicer, log))
+        said = entry.attributes
+        tracked = self._tracked[job_id] = Tracked(state.key, job_id, said)
+        tracked.arguments = arguments
+        tracked.order = script.order(
+            plan, job_id, slicer=slicer, directory=os.path.join(self._directory, said.cwd),
+            log=f"{os.path.realpath(self._register.log_dir.path)}/{log}", exchange=self._exchange.path,
+            env=said.env,
+        )  # fmt: skip
+        self._submissions.add(tracked)
         return True
-
-    def _settings(self, profile: str) -> SlurmSettings:
-        if profile not in self._known_settings:
-            self._known_settings[profile] = settings(self._plans.config, profile)
-        return self._known_settings[profile]
 
     def why(self, kind: Kind) -> str:
         return f"{len(self._tracked)} jobs are with Slurm" if self._tracked else ""
@@ -216,10 +218,8 @@ class SlurmEngine(Engine):
         self._exchange.forget(job_id)
 
     def watched(self) -> tuple[list[int], float | None]:
-        running = [*self._slurm.running(), *self._submissions.running()]
-        limits = [self._slurm.left_s(has_attempts=bool(self._tracked)), *(each.left_s() for each in running)]
-        limits.append(0.0 if self._ended else None)
-        return [self._exchange.fd, *(each.fd for each in running)], soonest(*limits)
+        due_s = soonest(self._slurm.left_s(), self._commands.left_s(), 0.0 if self._ended else None)
+        return [self._exchange.fd, *self._commands.descriptors()], due_s
 
     def take_ended(self, ready: Collection[int]) -> list[EndedAttempt]:
         try:
@@ -241,13 +241,13 @@ class SlurmEngine(Engine):
             self._slurm.later(has_changed=False)
         elif answer is not None:
             self._take_tasks(answer)
-        is_due = self._slurm.is_due(has_attempts=bool(self._tracked))
+        is_due = self._slurm.is_due
         news = self._exchange.files() if is_due else self._exchange.heard()
         for job_id, kinds in news.items():
             if job_id in self._tracked:
                 self._see(self._tracked[job_id], kinds)
         if is_due:
-            self._slurm.ask({tracked.batch for tracked in self._tracked.values()})
+            self._slurm.ask()
 
     def _tell(self, problem: str) -> None:
         """Report a problem once; "": it is over."""

@@ -27,6 +27,8 @@ class Tracked:
         self.key = key
         self.job_id = job_id
         self.attributes = attributes
+        self.arguments: tuple[str, ...] = ()  # of sbatch
+        self.order = ""  # its script; "" if an earlier queue wrote it
         self.batch = ""
         self.position = 0  # in the batch
         self.task: SlurmTask | None = None
