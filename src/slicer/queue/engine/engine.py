@@ -70,7 +70,7 @@ class Engine(Protocol):
         """A place for the job, if there is one now; otherwise the engine remembers the request.
 
         Raises InfeasibleError if there can never be one, RequestCancelled if somebody withdrew the request,
-        BrokerError, TooManyError, UsageError, GpuError, StateError.
+        BrokerError, TooManyError, UsageError, GpuError, BackendError, StateError.
         """
 
     def keep(self, kinds: Collection[Kind]) -> None:

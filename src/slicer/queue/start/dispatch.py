@@ -269,7 +269,7 @@ class Dispatch:
                 if not kinds:
                     self._wait_for_better(error)
                 return kinds
-            except (UsageError, GpuError, StateError) as error:
+            except (UsageError, GpuError, BackendError, StateError) as error:
                 self._wait_for_better(error)
                 return kinds
             if begin is not None:

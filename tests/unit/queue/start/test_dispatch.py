@@ -154,6 +154,17 @@ def test_a_job_that_cannot_be_started_lets_the_others_pass(monkeypatch: pytest.M
     assert queue.dispatch.left_s() is None
 
 
+# Q1: there is no process for its run now, or for one of Slurm's commands
+def test_a_request_that_cannot_be_made_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = Refusing(monkeypatch, "a\nb\n")
+    queue.broker_error = BackendError("cannot fork")
+    queue.dispatch.start()
+    assert (queue.begun, queue.told) == ([], ["cannot fork"])
+    queue.broker_error = None
+    queue.let_pass()
+    assert queue.begun == ["a", "b"]
+
+
 # Q20: the starter of many jobs is killed: that is one failure, and the others have a pause of a second
 def test_jobs_that_fail_at_the_same_moment_cause_one_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     queue = Refusing(monkeypatch, "".join(f"{n}\n" for n in range(30)))

@@ -152,7 +152,7 @@ class LocalEngine(Engine):
         raise error if isinstance(error, _ANSWERS) else StateError(str(error))
 
     def _fork(self, kind: Kind, entry: Entry, plan: Plan, places: Mapping[str, Place]) -> Run:
-        """Raises StateError."""
+        """Raises BackendError."""
         others = [run for of, run in self._asked.items() if of != kind]
         arrived_s, ahead_of = self._arrivals.place(entry, places, others)
         state = self._register.states[entry.key]
