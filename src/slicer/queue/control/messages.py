@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, TypeVar, get_args
 
 from slicer.errors import EX_TEMPFAIL, RequestCancelled
 from slicer.queue.model import FINAL, Board, BoardState, GpuRow, JobRow, Status
 from slicer.record import as_dict, record, replace
-from slicer.state.statefile import json_reader
+from slicer.state.statefile import JsonRules, json_reader
 from slicer.text import without_middle
 
 _T = TypeVar("_T")
@@ -26,7 +27,6 @@ WHICH = "standing"  # the question that a queue answers with its RunningQueue
 LONGEST = 128 << 10  # bytes of a packet: the kernel's default takes one of them, and a little more
 _TEXT_MOST = 300  # characters of a text in a packet
 _CANCELLED = RequestCancelled.exit_code  # of a line that never began
-_PARTS = ("running", "pending", "done")
 _ROWS = (100, 20, 4, 0)  # of each part of a board, tried until it fits into a packet
 
 
@@ -120,15 +120,16 @@ def _shortened(row: JobRow) -> JobRow:
 
 def read_board(value: Any) -> Board:
     """Raises TypeError, ValueError, KeyError."""
-    values = dict(value)
-    parts = {name: tuple(read(JobRow, each) for each in values.pop(name)) for name in _PARTS}
-    gpus = tuple(read(GpuRow, each) for each in values.pop("gpus"))
-    if values["state"] not in get_args(BoardState):
+    board = read(Board, value)
+    if board.state not in get_args(BoardState):
         raise ValueError("an unknown state")
-    return read(Board, values, gpus=gpus, **parts)
+    return board
 
 
-def read(kind: type[_T], value: Any, **known: Any) -> _T:
-    """A record from JSON, except fields that are ``known``. Raises TypeError, ValueError, KeyError."""
-    rest = {name: how for name, how in kind.__annotations__.items() if name not in known}
-    return kind(**known, **{name: json_reader(how)(value[name]) for name, how in rest.items()})
+def read(kind: type[_T], value: Any) -> _T:
+    """A record from JSON. Raises TypeError, ValueError, KeyError."""
+    fields = kind.__annotations__.items()
+    return kind(**{name: json_reader(how, _RULES)(value[name]) for name, how in fields})
+
+
+_RULES = JsonRules(records={each.__name__: partial(read, each) for each in (JobRow, GpuRow)})
