@@ -28,31 +28,7 @@ from slicer.text import but_numbers, counted, one_line, quote
 # "bad": a job did not succeed. "warning": something may go wrong, or somebody has to act.
 Level = Literal["info", "good", "warning", "bad"]
 
-_LEVELS: dict[EventKind, Level] = {
-    "file-kept": "warning",
-    "exceeds": "warning",
-    "held-back": "warning",
-    "idle": "warning",
-    "retry": "warning",
-    "infeasible": "bad",
-    "requeued": "warning",
-    "lost": "bad",
-    "unrunnable": "bad",
-    "stalled": "warning",
-    "warning": "warning",
-}
 _STATUS_LEVELS: dict[Status, Level] = {"ok": "good", "cancelled": "info"}
-
-
-def level(event: Event) -> Level:
-    if event.kind == "finished" and event.job is not None:
-        found = _STATUS_LEVELS.get(event.job.status, "bad")
-        return "warning" if found == "good" and event.job.leftovers else found
-    if event.kind == "summary":
-        failed = event.data.get("failed") or event.data.get("earlier")
-        is_odd = any(event.data.get(key) for key in ("under", "left", "held"))
-        return "bad" if failed else "warning" if is_odd else "info"
-    return _LEVELS.get(event.kind, "info")
 
 
 def _log(event: Event) -> str:
@@ -126,23 +102,29 @@ def _stopping(event: Event) -> str:
     return f"stopping: nothing new is started, {still}; asked once more, {they} ended"
 
 
-_OF_THE_QUEUE: dict[EventKind, Callable[[Event], str | None]] = {
-    "opened": _opened,
-    "file-changed": _file_changed,
-    "file-kept": lambda event: _because("jobs file cannot be used, the last good one stays", event, "error"),
-    "file-good": lambda event: "jobs file can be used again",
-    "skipped": _skipped,
-    "waiting": lambda event: _because("waiting", event),
-    "drained": _drained,
-    "stopping": _stopping,
-    "ending": lambda event: "the running jobs are being ended",
-    "held-back": lambda event: f"{_text(event, 'text')}; to start them: {_of_this(event, 'retry')}",
-    "released": lambda event: f"jobs of {_text(event, 'group')} are no longer held back",
-    "stalled": lambda event: _because("nothing is started for now", event),
-    "resumed": lambda event: "jobs are started again",
-    "warning": lambda event: _text(event, "text") or "something is wrong",
-    "notice": lambda event: _text(event, "text") or None,
-    "summary": lambda event: None,  # has lines of its own: summary_lines
+_OF_THE_QUEUE: dict[EventKind, tuple[Level, Callable[[Event], str | None]]] = {
+    "opened": ("info", _opened),
+    "file-changed": ("info", _file_changed),
+    "file-kept": (
+        "warning",
+        lambda event: _because("jobs file cannot be used, the last good one stays", event, "error"),
+    ),
+    "file-good": ("info", lambda event: "jobs file can be used again"),
+    "skipped": ("info", _skipped),
+    "waiting": ("info", lambda event: _because("waiting", event)),
+    "drained": ("info", _drained),
+    "stopping": ("info", _stopping),
+    "ending": ("info", lambda event: "the running jobs are being ended"),
+    "held-back": (
+        "warning",
+        lambda event: f"{_text(event, 'text')}; to start them: {_of_this(event, 'retry')}",
+    ),
+    "released": ("info", lambda event: f"jobs of {_text(event, 'group')} are no longer held back"),
+    "stalled": ("warning", lambda event: _because("nothing is started for now", event)),
+    "resumed": ("info", lambda event: "jobs are started again"),
+    "warning": ("warning", lambda event: _text(event, "text") or "something is wrong"),
+    "notice": ("info", lambda event: _text(event, "text") or None),
+    "summary": ("info", lambda event: None),  # has lines of its own: summary_lines
 }
 
 
@@ -205,21 +187,35 @@ def _retry(event: Event, row: JobRow) -> str:
     return f"{ended(replace(row, status=event.data.get('status', 'oom')))}{attempt}: again{again}"
 
 
-_OF_A_JOB: dict[EventKind, Callable[[Event, JobRow], str | None]] = {
-    "started": _started,
-    "adopted": _adopted,
-    "usage": _usage,
-    "exceeds": _exceeds,
-    "idle": lambda event, row: _text(event, "text") or None,
-    "finished": _finished,
-    "retry": _retry,
-    "infeasible": lambda event, row: f"can never run here: {_text(event, 'reason')}; {command_of(row)}",
-    "cancelling": lambda event, row: 'is being ended: its line says "cancel"',
-    "cancelled": lambda event, row: f"cancelled before it started: {command_of(row)}",
-    "requeued": lambda event, row: _because("is to be started again", event),
-    "lost": lambda event, row: f"lost: {one_line(row.reason)}; {command_of(row)}{_log(event)}",
-    "unrunnable": lambda event, row: f"skipped: {_text(event, 'why')}; {command_of(row)}",
+_OF_A_JOB: dict[EventKind, tuple[Level, Callable[[Event, JobRow], str | None]]] = {
+    "started": ("info", _started),
+    "adopted": ("info", _adopted),
+    "usage": ("info", _usage),
+    "exceeds": ("warning", _exceeds),
+    "idle": ("warning", lambda event, row: _text(event, "text") or None),
+    "finished": ("info", _finished),
+    "retry": ("warning", _retry),
+    "infeasible": (
+        "bad",
+        lambda event, row: f"can never run here: {_text(event, 'reason')}; {command_of(row)}",
+    ),
+    "cancelling": ("info", lambda event, row: 'is being ended: its line says "cancel"'),
+    "cancelled": ("info", lambda event, row: f"cancelled before it started: {command_of(row)}"),
+    "requeued": ("warning", lambda event, row: _because("is to be started again", event)),
+    "lost": ("bad", lambda event, row: f"lost: {one_line(row.reason)}; {command_of(row)}{_log(event)}"),
+    "unrunnable": ("bad", lambda event, row: f"skipped: {_text(event, 'why')}; {command_of(row)}"),
 }
+
+
+def level(event: Event) -> Level:
+    if event.kind == "finished" and event.job is not None:
+        found = _STATUS_LEVELS.get(event.job.status, "bad")
+        return "warning" if found == "good" and event.job.leftovers else found
+    if event.kind == "summary":
+        failed = event.data.get("failed") or event.data.get("earlier")
+        is_odd = any(event.data.get(key) for key in ("under", "left", "held"))
+        return "bad" if failed else "warning" if is_odd else "info"
+    return (_OF_THE_QUEUE.get(event.kind) or _OF_A_JOB[event.kind])[0]
 
 
 def line(event: Event, *, verbose: bool) -> str | None:
@@ -228,11 +224,11 @@ def line(event: Event, *, verbose: bool) -> str | None:
         return None
     of_queue = _OF_THE_QUEUE.get(event.kind)
     if of_queue is not None:
-        told = of_queue(event)
+        told = of_queue[1](event)
     elif event.job is None:
         raise ValueError(f"an event {event.kind!r} needs a job")
     else:
-        told = _OF_A_JOB[event.kind](event, event.job)
+        told = _OF_A_JOB[event.kind][1](event, event.job)
         told = told and f"{who(event.job)} {told}"
     return f"WARN {told}" if told is not None and level(event) == "warning" else told
 
