@@ -11,7 +11,7 @@ from slicer.kernel import proc
 from slicer.model import Outcome
 from slicer.outcome import history
 from slicer.queue.state.attempt import AttemptFile
-from slicer.record import record
+from slicer.record import fields_for, record
 
 if TYPE_CHECKING:
     from slicer.model import EndedBy
@@ -37,21 +37,10 @@ class EndedAttempt:
     why: str = ""
 
 
-def failed(key: str, job_id: str, error: SlicerError) -> EndedAttempt:
-    """An attempt whose program could not be executed."""
-    return EndedAttempt(key, job_id, "ended", "exited", error.exit_code)
-
-
-def unbegun(key: str, job_id: str) -> EndedAttempt:
-    """An attempt whose keeper was killed before the command started."""
-    return EndedAttempt(key, job_id, "unbegun", why="its keeper was ended before it could begin")
-
-
 def from_outcome(key: str, job_id: str, outcome: Outcome, use: GpuUse | None) -> EndedAttempt:
     return EndedAttempt(
-        key, job_id, "ended", outcome.reason, outcome.exit_code, outcome.signal, outcome.ended_by,
-        outcome.wall_s, outcome.usage.memory_peak_bytes, outcome.vram_peak_mib, use,
-        outcome.leftovers,
+        key, job_id, "ended", use=use, memory_peak_bytes=outcome.usage.memory_peak_bytes,
+        **fields_for(EndedAttempt, outcome),
     )  # fmt: skip
 
 

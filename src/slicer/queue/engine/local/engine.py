@@ -276,31 +276,30 @@ class LocalEngine(Engine):
             if run.fd in ready:
                 for news in run.hear():
                     self._tell(run, news)
-        return [*self._take_killed(), *self._take_running(), *self._take_adopted(ready)]
+        return [*self._take_gone(), *self._take_adopted(ready)]
 
-    def _take_killed(self) -> Iterator[EndedAttempt]:
-        for job_id, run in list(self._begun.items()):
-            if not run.is_gone or not isinstance(run.why_not(), KeeperEnded) or self._has_begun(run):
+    def _take_gone(self) -> Iterator[EndedAttempt]:
+        """The ends of the runs that say no more, and of those whose keepers were killed before they began."""
+        for job_id, run in [*self._begun.items(), *self._running.items()]:
+            ran = job_id in self._running
+            if not run.is_gone or not (ran or self._was_killed(run)):
                 continue
-            del self._begun[job_id]
+            del (self._running if ran else self._begun)[job_id]
             run.reap()
-            may_begin = run.has_word and run.error is None  # its keeper may have the order
-            ended = self._ending(run) if may_begin else ended_attempt.unbegun(run.key, job_id)
+            ended: EndedAttempt | None
+            if ran or (run.has_word and run.error is None):  # its keeper may have the order
+                ended = self._ending(run)
+            else:
+                why = "its keeper was ended before it could begin"
+                ended = EndedAttempt(run.key, job_id, "unbegun", why=why)
             if ended is not None:
                 yield ended
+
+    def _was_killed(self, run: Run) -> bool:
+        return isinstance(run.why_not(), KeeperEnded) and not self._has_begun(run)
 
     def _has_begun(self, run: Run) -> bool:
         return run.is_running or self._register.attempt(run.job_id) is not None
-
-    def _take_running(self) -> Iterator[EndedAttempt]:
-        for job_id, run in list(self._running.items()):
-            if not run.is_gone:
-                continue
-            del self._running[job_id]
-            run.reap()
-            ended = self._ending(run)
-            if ended is not None:
-                yield ended
 
     def _take_adopted(self, ready: Collection[int]) -> Iterator[EndedAttempt]:
         for job, ended in self._adopted.take_ended(ready):
@@ -314,7 +313,8 @@ class LocalEngine(Engine):
         if found is not None and found.outcome is not None:
             return ended_attempt.from_outcome(run.key, run.job_id, found.outcome, run.use)
         if run.error is not None:
-            return ended_attempt.failed(run.key, run.job_id, run.error)
+            # Its program could not be executed.
+            return EndedAttempt(run.key, run.job_id, "ended", "exited", run.error.exit_code)
         return self._adopted.adopt(run.key, run.job_id, use=run.use)
 
     def stop(self, key: str | None = None) -> None:
