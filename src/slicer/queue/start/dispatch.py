@@ -207,12 +207,10 @@ class Dispatch:
             self._not_before = None
         if now >= (self._no_broker_before or now):
             self._no_broker_before = None
-        for key in [key for key, at in self._postponed.items() if now >= at]:
-            del self._postponed[key]
-            self.pending.resume(key)
-        for key in [key for key, at in self._begins_at.items() if time.time() >= at]:
-            del self._begins_at[key]
-            self.pending.resume(key)
+        for due, clock in ((self._postponed, now), (self._begins_at, time.time())):
+            for key in [key for key, at in due.items() if clock >= at]:
+                del due[key]
+                self.pending.resume(key)
         if self._register.problem or self._not_before is not None:
             self._engine.keep(())
             return

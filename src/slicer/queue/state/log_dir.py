@@ -167,29 +167,24 @@ class LogDir:
         self.attempts = attempts
 
     def _lock(self) -> int:
+        """Take the lock, and write our pid into its file. Raises QueueRunning, StateError."""
         while True:
             with failing(self._lock_path):
                 fd = self.directory.open_lock()
             try:
-                if self._is_taken(fd):
-                    return fd
+                with failing(self._lock_path):
+                    if not try_lock(fd):
+                        text = os.pread(fd, 32, 0).strip()
+                        pid = int(text) if text.isdigit() else None
+                        raise QueueRunning(self._said, pid, os.fstat(fd).st_mtime)
+                    if self._is_current(fd):
+                        os.ftruncate(fd, 0)
+                        write_all(fd, b"%d\n" % os.getpid(), 0)
+                        return fd
             except SlicerError:
                 os.close(fd)
                 raise
             os.close(fd)  # it was deleted while we took it
-
-    def _is_taken(self, fd: int) -> bool:
-        """Take the lock; False if the file is no longer the directory's. Raises QueueRunning, StateError."""
-        with failing(self._lock_path):
-            if not try_lock(fd):
-                text = os.pread(fd, 32, 0).strip()
-                pid = int(text) if text.isdigit() else None
-                raise QueueRunning(self._said, pid, os.fstat(fd).st_mtime)
-            if not self._is_current(fd):
-                return False
-            os.ftruncate(fd, 0)
-            write_all(fd, b"%d\n" % os.getpid(), 0)
-            return True
 
     def _is_current(self, fd: int) -> bool:
         """Whether the name still leads to the file that we have open."""
