@@ -5,28 +5,26 @@ A line may name its engine. What runs, or waits in the cluster, is with one of t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 
 from slicer.errors import GpuError, InfeasibleError, SlicerError
-from slicer.job.gpu_use import GpuUse
 from slicer.job.plan import Plan
-from slicer.kernel.sleep import soonest
 from slicer.queue.engine.ended_attempt import EndedAttempt
 from slicer.queue.engine.engine import Begin, Engine
-from slicer.queue.model import LOCAL, Entry, GpuRow, JobState, Kind, Place
+from slicer.queue.model import LOCAL, Entry, JobState, Kind, Place
 from slicer.queue.plans import Plans
 from slicer.queue.state.register import Register
 
 
-class AutoEngine:
-    """An :class:`Engine` made of two. ``name``: the cluster's, as lines and the journal say it."""
+class AutoEngine(Engine):
+    """Made of two. ``name``: the cluster's, as lines and the journal say it."""
 
     def __init__(self, here: Engine, there: Engine, name: str, most: int | None) -> None:
         """``most``: how many jobs may run or wait in the cluster at a time; None: as the engines allow."""
         self._here = here
         self._there = there
         self._name = name
-        self._both = here, there
+        self.parts = here, there
         self.broker, self.is_here = here.broker, here.is_here
         self._most = most
         self._lacks_gpus = False
@@ -34,11 +32,7 @@ class AutoEngine:
 
     def set_up(self, plans: Plans, register: Register) -> None:
         self._states = register.states
-        for engine in self._both:
-            engine.set_up(plans, register)
-
-    def notices(self) -> list[str]:
-        return [notice for engine in self._both for notice in engine.notices()]
+        super().set_up(plans, register)
 
     def check(self, entries: tuple[Entry, ...]) -> None:
         self._there.check(tuple(each for each in entries if each.attributes.kind.engine == self._name))
@@ -53,10 +47,6 @@ class AutoEngine:
             self._here.open_gpus()
         except GpuError:
             self._lacks_gpus = True  # the cluster has some
-
-    def close(self) -> None:
-        for engine in self._both:
-            engine.close()
 
     # -- places ------------------------------------------------------------------------------------------
 
@@ -88,36 +78,14 @@ class AutoEngine:
         is_out_of_reach = self._lacks_gpus and plan.missing.gpus > 0 and kind.engine != LOCAL
         return not is_out_of_reach and kind not in self._full and self._here.may_add(plan)
 
-    def keep(self, kinds: Collection[Kind]) -> None:
-        for engine in self._both:
-            engine.keep(kinds)
-
-    def forget(self, keys: Iterable[str]) -> None:
-        gone = list(keys)
-        for engine in self._both:
-            engine.forget(gone)
-
-    @property
-    def is_deciding(self) -> bool:
-        return any(engine.is_deciding for engine in self._both)
-
-    def why(self, kind: Kind) -> str:
-        return self._here.why(kind) or self._there.why(kind)
-
     # -- attempts whose commands have not started ----------------------------------------------------------
 
     def start_commands(self, *, is_saved: bool) -> tuple[list[str], list[tuple[str, SlicerError]]]:
-        here, there = (engine.start_commands(is_saved=is_saved) for engine in self._both)
+        here, there = (engine.start_commands(is_saved=is_saved) for engine in self.parts)
         return here[0] + there[0], here[1] + there[1]
-
-    def unstarted(self, job_id: str) -> str | None:
-        return self._here.unstarted(job_id) or self._there.unstarted(job_id)
 
     def why_unstarted(self, job_id: str) -> str:
         return self._of(job_id).why_unstarted(job_id)
-
-    def outdated(self, entries: Mapping[str, Entry]) -> list[str]:
-        return [job_id for engine in self._both for job_id in engine.outdated(entries)]
 
     def give_up(self, job_id: str) -> bool:
         return self._of(job_id).give_up(job_id)
@@ -128,43 +96,5 @@ class AutoEngine:
         state = self._states.by_job(job_id)
         return self._there if state is not None and state.engine == self._name else self._here
 
-    @property
-    def job_count(self) -> int:
-        return sum(engine.job_count for engine in self._both)
-
-    @property
-    def is_busy(self) -> bool:
-        return any(engine.is_busy for engine in self._both)
-
     def recover(self, state: JobState) -> EndedAttempt | None:
         return (self._there if state.engine == self._name else self._here).recover(state)
-
-    def discard(self, job_id: str) -> None:
-        for engine in self._both:
-            engine.discard(job_id)
-
-    def watched(self) -> tuple[list[int], float | None]:
-        here, there = (engine.watched() for engine in self._both)
-        return here[0] + there[0], soonest(here[1], there[1])
-
-    def take_ended(self, ready: Collection[int]) -> list[EndedAttempt]:
-        return [ended for engine in self._both for ended in engine.take_ended(ready)]
-
-    def watch(self) -> None:
-        for engine in self._both:
-            engine.watch()
-
-    def stop(self, key: str | None = None) -> None:
-        for engine in self._both:
-            engine.stop(key)
-
-    # -- for people and the judge --------------------------------------------------------------------------
-
-    def use_of(self, job_id: str) -> GpuUse | None:
-        return self._here.use_of(job_id)
-
-    def gpu_rows(self, numbers: dict[str, int]) -> tuple[GpuRow, ...]:
-        return self._here.gpu_rows(numbers)
-
-    def largest_mib(self) -> int:
-        return max(engine.largest_mib() for engine in self._both)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from slicer import backend as backends
@@ -175,7 +175,7 @@ class LocalEngine(Engine):
         for kind in [kind for kind in self._asked if kind not in kinds]:
             self._withdraw(self._asked.pop(kind))
 
-    def forget(self, keys: Iterable[str]) -> None:
+    def forget(self, keys: Collection[str]) -> None:
         self._arrivals.forget(keys)
 
     @property
