@@ -18,6 +18,7 @@ import os
 import re
 import stat
 from collections.abc import Collection, Iterator
+from graphlib import CycleError, TopologicalSorter
 from itertools import islice
 from typing import NamedTuple
 
@@ -273,26 +274,18 @@ def _check_after(entries: list[Entry], known: Collection[str], text: str, name: 
 
 
 def _circle(waiting: list[Entry], names: set[str]) -> list[str]:
-    """Names of which each waits for the next, from a name back to itself; empty without a circle."""
-    edges: dict[str, dict[str, None]] = {}
+    """Names of which each waits for the next, from the file's first back to it; empty without a circle."""
+    graph = TopologicalSorter[str]()
     for entry in waiting:
         if entry.attributes.name:
-            wanted = (each for each in entry.attributes.after if each in names)
-            edges.setdefault(entry.attributes.name, {}).update(dict.fromkeys(wanted))
-    done: set[str] = set()
-    for root in edges:
-        path = {root: iter(edges[root])}  # the path from the root, in order
-        while path:
-            last = next(reversed(path))
-            ahead = next((each for each in path[last] if each in edges and each not in done), None)
-            if ahead is None:
-                done.add(last)
-                path.popitem()
-            elif ahead in path:
-                way = list(path)
-                return [*way[way.index(ahead) :], ahead]
-            else:
-                path[ahead] = iter(edges[ahead])
+            graph.add(entry.attributes.name, *(each for each in entry.attributes.after if each in names))
+    try:
+        graph.prepare()
+    except CycleError as error:
+        circle: list[str] = error.args[1][:0:-1]  # it has each before those that wait for it, one twice
+        first = next(each.attributes.name for each in waiting if each.attributes.name in circle)
+        at = circle.index(first)
+        return [*circle[at:], *circle[:at], first]
     return []
 
 
