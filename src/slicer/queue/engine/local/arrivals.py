@@ -9,13 +9,10 @@ file takes the place just ahead of that job.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 from slicer.kernel import proc
+from slicer.queue.engine.local.runs import Run
 from slicer.queue.model import Entry, Place
-
-if TYPE_CHECKING:
-    from slicer.queue.engine.local.runs import Run
 
 _INSTANT_S = 1e-6  # the smallest difference that the ledger's clock shows
 

@@ -8,19 +8,16 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from slicer.broker.client.gpu_look import open_gpus
 from slicer.errors import SlicerError, UsageError
 from slicer.gpu.observer import GpuObserver
+from slicer.job.plan import Plan
 from slicer.kernel.sleep import seconds_until
 from slicer.ledger import leasing
+from slicer.placement.settings import Policy
 from slicer.queue.model import GpuRow, QueueOptions
 from slicer.record import replace
-
-if TYPE_CHECKING:
-    from slicer.job.plan import Plan
-    from slicer.placement.settings import Policy
 
 
 class Gpus:

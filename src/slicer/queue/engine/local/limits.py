@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from slicer.job.job import Listener
-    from slicer.job.plan import Plan
-    from slicer.queue.engine.local.adopted import Adopted
-    from slicer.queue.engine.local.runs import Run
-    from slicer.queue.state.register import Register
+from slicer.job.plan import Plan
+from slicer.queue.engine.local.adopted import Adopted
+from slicer.queue.engine.local.runs import Run
+from slicer.queue.events import Events
+from slicer.queue.state.register import Register
 
 _MOST_STARTING = 64  # at a time
 _MOST_AHEAD = 8  # jobs without a demand whose scopes are started before their turn
@@ -25,10 +23,10 @@ class Limits:
     """
 
     def __init__(
-        self, register: Register, listener: Listener, at_a_time: int | None, most_unbound: int | None
+        self, register: Register, events: Events, at_a_time: int | None, most_unbound: int | None
     ) -> None:
         self._register = register
-        self._listener = listener
+        self._events = events
         self._at_a_time = at_a_time
         self._most_unbound = most_unbound
         self._has_told = False
@@ -62,7 +60,7 @@ class Limits:
         is_short = count > 0 and fd >= limit - _SPARE_FDS
         if is_short and not self._has_told:
             self._has_told = True
-            self._listener.warning(
+            self._events.warning(
                 f"at most {count} jobs run or wait: few of {limit} descriptors are left (ulimit -Hn)"
             )
         return is_short

@@ -6,7 +6,7 @@ import os
 import resource
 import signal
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from slicer import faults
 from slicer.errors import BackendError, KeeperEnded, SlicerError
@@ -17,9 +17,7 @@ from slicer.kernel import proc
 from slicer.kernel.signals import STOP
 from slicer.ledger.ledger import Ledger
 from slicer.queue.engine.local.run import RunOrder, be_run
-
-if TYPE_CHECKING:
-    from slicer.queue.state.register import Register
+from slicer.queue.state.register import Register
 
 
 class Run:

@@ -266,18 +266,14 @@ class SlurmEngine(Engine):
         found = self._exchange.end(tracked.job_id)
         if found.outcome is not None:
             ended = ended_attempt.from_outcome(tracked.key, tracked.job_id, found.outcome, None)
-            if tracking.was_stopped(ended) and not self._has_said_why(tracked):
-                return
+            if tracking.was_stopped(ended) and not (tracked.is_stopping or tracked.missed):
+                return  # Slurm still knows it, and has not said why it ended
             self._end(tracked, self._with_slurms_word(tracked, ended))
         elif found.code is not None:
             node, _ = self._exchange.node(tracked.job_id)
             self._end(tracked, tracking.ended_with_code(tracked, found.code, node))
         else:
             self._end(tracked, tracking.ended_without_word(tracked, ("begun",), self._exchange.path))
-
-    def _has_said_why(self, tracked: Tracked) -> bool:
-        """Whether Slurm has said how a stopped attempt ended, or does not know it any more."""
-        return tracked.is_stopping or tracked.missed > 0
 
     def _with_slurms_word(self, tracked: Tracked, ended: EndedAttempt) -> EndedAttempt:
         if tracking.was_stopped(ended) and tracking.is_cut_by_slurm(tracked.task):

@@ -62,12 +62,14 @@ def is_over(tracked: Tracked, kinds: Collection[str], now_s: float) -> bool:
 
 def ended_with_code(tracked: Tracked, code: int, node: str) -> EndedAttempt:
     """The end of an attempt whose slicer left no outcome."""
-    if code == NO_SLICER:
-        why = f"there is no slicer on {node or 'its node'}: name it in [engine.slurm]"
-        return EndedAttempt(tracked.key, tracked.job_id, "unbegun", why=why)
-    if code == EX_SLICER:  # as on a node whose driver does not work
-        why = f"slicer failed on {node or 'its node'} before the command began: its log says why"
-        return EndedAttempt(tracked.key, tracked.job_id, "unbegun", why=why)
+    where = node or "its node"
+    unbegun = {
+        NO_SLICER: f"there is no slicer on {where}: name it in [engine.slurm]",
+        # As where its driver does not work:
+        EX_SLICER: f"slicer failed on {where} before the command began: its log says why",
+    }
+    if code in unbegun:
+        return EndedAttempt(tracked.key, tracked.job_id, "unbegun", why=unbegun[code])
     return EndedAttempt(tracked.key, tracked.job_id, "ended", "exited", code)
 
 
