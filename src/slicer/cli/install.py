@@ -7,10 +7,9 @@ import os
 import click
 
 from slicer.backend import feature_units
-from slicer.backend.install_units import InstallPlan, configured, going, plan
-from slicer.cli import complete, install_broker, install_closed, install_feature, install_serve, output, say
-from slicer.cli.install_slurm import act_on_shims, with_shims
-from slicer.cli.install_words import Way, carry_out
+from slicer.backend.install_units import InstallPlan, closed_plan, configured, going, plan
+from slicer.cli import complete, install_broker, install_feature, install_serve, output, say
+from slicer.cli.install_words import Way, carry_out, together
 from slicer.columns import Line
 from slicer.config import files
 from slicer.errors import EX_OK, SlicerError, UsageError
@@ -75,16 +74,16 @@ def command(
     install` again. With --broker, --closed-shop, --serve NAME, --web, --metrics or --slurm-commands, --remove
     removes only that.
     """
-    place, way = install_serve.UnitPlace(user), Way(removing, force, dry_run)
+    way = Way(user, removing, force, dry_run)
     is_alone = not any((broker, closed_shop, user_delegation, yes))
     if slurm_commands:
         is_alone = is_alone and not (server or run_as or web or metrics)
-        return act_on_shims(place, way, is_alone=is_alone)
+        return install_feature.act_on_shims(way, is_alone=is_alone)
     if web or metrics:
         is_alone = is_alone and not (user or server or run_as or (web and metrics))
         return install_feature.act("web" if web else "metrics", way, is_alone=is_alone)
     if server is not None or run_as is not None:
-        return install_serve.act(place, server, run_as, way, is_alone=is_alone)
+        return install_serve.act(server, run_as, way, is_alone=is_alone)
     if user and broker:
         raise UsageError("the broker is for all users of the machine", hint="leave out --user")
     if yes and not closed_shop:
@@ -95,32 +94,30 @@ def command(
     if closed_shop and removing:
         if broker:
             raise UsageError("removed one at a time", where="--broker --closed-shop", hint="leave out one")
-        return install_closed.open_again(way)
+        return install_broker.open_again(way)
     if closed_shop and not broker:
-        return install_closed.close(way, yes=yes)
-    code = _change(place, way, user_delegation=user_delegation, broker=broker)
+        return install_broker.close(way, yes=yes)
+    code = _change(way, user_delegation=user_delegation, broker=broker)
     if closed_shop and code == EX_OK:
         output.show([Line("")])
-        return install_closed.close(way, yes=yes)
+        return install_broker.close(way, yes=yes)
     return code
 
 
-def _change(place: install_serve.UnitPlace, way: Way, *, user_delegation: bool, broker: bool) -> int:
+def _change(way: Way, *, user_delegation: bool, broker: bool) -> int:
     """Install or remove everything but a closed shop; returns the exit code."""
-    user = place.is_user
 
     def after() -> list[Line]:
         if way.removing:
-            return _left(user=user, only_broker=broker)
-        return _next(user=user, user_delegation=user_delegation, broker=broker)
+            return _left(user=way.is_user, only_broker=broker)
+        return _next(user=way.is_user, user_delegation=user_delegation, broker=broker)
 
-    settled = _settled(place, way, user_delegation=user_delegation, broker=broker)
-    return carry_out(settled, way, after, user=user)
+    return carry_out(_settled(way, user_delegation=user_delegation, broker=broker), way, after)
 
 
-def _settled(place: install_serve.UnitPlace, way: Way, *, user_delegation: bool, broker: bool) -> InstallPlan:
+def _settled(way: Way, *, user_delegation: bool, broker: bool) -> InstallPlan:
     """The plan of the files to install or to remove. Prints warnings about the configuration."""
-    user = place.is_user
+    user = way.is_user
     warnings: tuple[str, ...] = ()
     if way.removing:  # all that may ever have been installed; otherwise a drop-in would be left behind
         program = "" if user else feature_units.BROKER
@@ -133,22 +130,21 @@ def _settled(place: install_serve.UnitPlace, way: Way, *, user_delegation: bool,
         program = install_broker.program() if has_broker else ""
         settled, warnings = configured(
             environ=os.environ, user=user, user_delegation=user_delegation, broker=program,
-            program=_for_queues(place),
+            program=_for_queues(way),
         )  # fmt: skip
     if not (way.removing and broker):
-        settled = settled if user else install_closed.with_closed(settled)
-        settled = install_serve.with_servers(settled, place, removing=way.removing)
-        settled = with_shims(settled, place, way)
-        settled = settled if user else install_feature.with_features(settled, removing=way.removing)
+        closed = () if user else (closed_plan(only_there=True),)
+        for each in (*closed, *install_serve.there(way), *install_feature.there(way)):
+            settled = together(settled, each)
     for warning in warnings:
         say.line(warning)
     return settled
 
 
-def _for_queues(place: install_serve.UnitPlace) -> str:
+def _for_queues(way: Way) -> str:
     """The slicer that resumes detached queues after a boot; "": none, and says why."""
     try:
-        return install_serve.program(place)
+        return install_serve.program(way)
     except SlicerError as error:
         say.line(f"{feature_units.QUEUES} is left out, so detached queues do not go on after a boot: {error}")
         return ""

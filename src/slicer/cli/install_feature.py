@@ -1,19 +1,22 @@
-"""``slicer install --web`` and ``--metrics``: the live board and the figures for Prometheus, as units."""
+"""``slicer install --web``, ``--metrics`` and ``--slurm-commands``: what is installed and removed alone."""
 
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Iterator
 
-from slicer.backend import feature_units
+from slicer.backend import feature_units, slurm_shims
 from slicer.backend.feature_units import TEXTFILES
-from slicer.backend.install_units import InstallPlan, feature_plan, refuse_nixos
-from slicer.cli import install_broker
-from slicer.cli.install_words import Way, carry_out, together
+from slicer.backend.install_units import InstallPlan, data_home, feature_plan, refuse_nixos
+from slicer.cli import install_broker, install_serve
+from slicer.cli.install_words import Way, carry_out
 from slicer.cli.metrics import need_prometheus
 from slicer.cli.serve_look import need_aiohttp
 from slicer.columns import Line
 from slicer.errors import SlicerError, UsageError
 from slicer.kernel import on_host
+from slicer.text import quote
 
 _NEXT: dict[str, tuple[str, ...]] = {
     "web": (
@@ -43,16 +46,38 @@ def act(feature: str, way: Way, *, is_alone: bool) -> int:
     told = () if way.removing else _NEXT[feature]
     if told and feature == "metrics" and not os.path.isdir(on_host(TEXTFILES)):
         told += (f"{TEXTFILES} does not exist yet: apt install prometheus-node-exporter",)
-    return carry_out(_plan(feature, way.removing), way, lambda: [*map(Line, told)], user=False)
+    return carry_out(_plan(feature, way), way, lambda: [*map(Line, told)])
 
 
-def with_features(settled: InstallPlan, *, removing: bool) -> InstallPlan:
-    """The plan, extended to update the installed features or to remove them."""
-    for feature in filter(feature_units.is_there, feature_units.FEATURES):
-        settled = together(settled, _plan(feature, removing))
-    return settled
+def act_on_shims(way: Way, *, is_alone: bool) -> int:
+    """The same for the shims by the names of Slurm's commands."""
+    where = "--slurm-commands"
+    if not way.is_user:
+        raise UsageError("each user decides about their own PATH", where=where, hint="with --user")
+    if not is_alone:
+        raise UsageError("cannot be combined", where=where, hint="call slicer install twice")
+    real = shutil.which("sbatch", path=slurm_shims.without(os.environ.get("PATH", os.defpath)))
+    if real and not (way.removing or way.force):
+        hint = "slicer queue --engine slurm uses it; --force hides it from whoever puts the shims into PATH"
+        raise SlicerError(f"Slurm is here: {real}", where=where, hint=hint)
+    folder = quote(slurm_shims.folder_of(data_home(os.environ)))
+    told = [] if way.removing else [Line(f"next: export PATH={folder}:$PATH")]
+    return carry_out(_shims(way), way, lambda: told)
 
 
-def _plan(feature: str, removing: bool) -> InstallPlan:
-    program = feature_units.PROGRAM if removing else install_broker.program("slicer")
-    return feature_plan(feature, program, removing=removing)
+def there(way: Way) -> Iterator[InstallPlan]:
+    """The plans to update what of these is installed, or to remove it."""
+    if not way.is_user:
+        yield from (_plan(each, way) for each in filter(feature_units.is_there, feature_units.FEATURES))
+    elif os.path.isdir(slurm_shims.folder_of(data_home(os.environ))):
+        yield _shims(way)
+
+
+def _plan(feature: str, way: Way) -> InstallPlan:
+    program = feature_units.PROGRAM if way.removing else install_broker.program("slicer")
+    return feature_plan(feature, program, removing=way.removing)
+
+
+def _shims(way: Way) -> InstallPlan:
+    program = "slicer" if way.removing else install_serve.program(way)
+    return InstallPlan(slurm_shims.actions(data_home(os.environ), program), (), (), user=True)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import pwd
 import sys
+from collections.abc import Iterator
 
 from slicer.backend import feature_units, serve_units
-from slicer.backend.install_units import InstallPlan, data_home, refuse_nixos
+from slicer.backend.install_units import InstallPlan, refuse_nixos
 from slicer.backend.serve_units import Units
-from slicer.backend.unit_files import SYSTEM_UNITS, Action, is_plain, state
+from slicer.backend.unit_files import Action, is_plain, state
 from slicer.cli import common, install_broker, say
-from slicer.cli.install_words import Way, carry_out, together
+from slicer.cli.install_words import Way, carry_out
 from slicer.cli.serve_look import beside, need_aiohttp
 from slicer.columns import Line
 from slicer.config import files
@@ -20,96 +21,79 @@ from slicer.config.serve import Server
 from slicer.doctor.facts.host import gather_session
 from slicer.errors import SlicerError, UsageError
 from slicer.kernel import is_elsewhere, on_host
-from slicer.record import record
 from slicer.text import quote
 from slicer.wrap import look
 from slicer.wrap.terms import WrapRefused
 
 
-@record
-class UnitPlace:
-    """Whether the units are a user's or the system's, and so their folder."""
-
-    is_user: bool
-
-    @property
-    def folder(self) -> str:
-        return f"{data_home(os.environ)}/systemd/user" if self.is_user else on_host(SYSTEM_UNITS)
-
-    @property
-    def reload(self) -> tuple[str, ...]:
-        return ("systemctl", *(("--user",) if self.is_user else ()), "daemon-reload")
-
-
-def act(place: UnitPlace, name: str | None, run_as: str | None, way: Way, *, is_alone: bool) -> int:
+def act(name: str | None, run_as: str | None, way: Way, *, is_alone: bool) -> int:
     """Do what --serve and --as ask for. ``is_alone``: no other option asks for more. Raises SlicerError."""
-    if name is None or (run_as is not None and (place.is_user or way.removing)):
+    if name is None or (run_as is not None and (way.is_user or way.removing)):
         raise UsageError("only valid for a system service", where="--as", hint="add --serve NAME")
     if not is_alone:
         raise UsageError("cannot be combined", where="--serve", hint="call slicer install twice")
     if way.removing:
-        return carry_out(_taken_away(place, name), way, list, user=place.is_user)
-    units = _wanted(place, name, run_as)
-    return carry_out(_plan(place, (units,)), way, lambda: _next(units), user=place.is_user)
+        return carry_out(_taken_away(way, name), way, list)
+    units = _wanted(way, name, run_as)
+    return carry_out(_plan(way, (units,)), way, lambda: _next(units))
 
 
-def _wanted(place: UnitPlace, name: str, run_as: str | None) -> Units:
+def _wanted(way: Way, name: str, run_as: str | None) -> Units:
     """The units of a server, and of those at the same address."""
-    if not place.is_user:
+    if not way.is_user:
         refuse_nixos("serve")
     need_aiohttp()
-    units = _units(place, name, serve_units.run_as_of(place.folder, name) if run_as is None else run_as)
+    units = _units(way, name, serve_units.run_as_of(way.folder, name) if run_as is None else run_as)
     for each in units.servers:  # servers at one address have one socket
-        if each.name != units.name and each.name in serve_units.there(place.folder):
+        if each.name != units.name and each.name in serve_units.there(way.folder):
             message = f"{each.name} listens at the same address, and its unit also serves {units.name}"
-            hint = f"slicer install {'--user ' if place.is_user else ''}--serve {quote(each.name)} renews it"
+            hint = f"slicer install {'--user ' if way.is_user else ''}--serve {quote(each.name)} renews it"
             raise UsageError(message, where="--serve", hint=hint)
     return units
 
 
-def _taken_away(place: UnitPlace, name: str) -> InstallPlan:
-    there = serve_units.there(place.folder)
+def _taken_away(way: Way, name: str) -> InstallPlan:
+    there = serve_units.there(way.folder)
     if name not in there:
         hint = f"installed: {', '.join(there)}" if there else "none is installed"
         raise UsageError(f"no server with this name is installed: {name!r:.60}", where="--serve", hint=hint)
-    return _going(place, (name,))
+    return _going(way, (name,))
 
 
-def with_servers(settled: InstallPlan, place: UnitPlace, *, removing: bool = False) -> InstallPlan:
-    """The plan, extended to update the servers' units or to remove them."""
-    names = serve_units.there(place.folder)
-    if removing:
-        names = tuple(name for name in names if not _is_of_another(place, name))
-    if not names:
-        return settled
-    return together(settled, _going(place, names) if removing else _plan(place, _again(place, names)))
+def there(way: Way) -> Iterator[InstallPlan]:
+    """The plan to update the units of installed servers, or to remove them."""
+    names = serve_units.there(way.folder)
+    if way.removing:
+        names = tuple(name for name in names if not _is_of_another(way, name))
+    if names:
+        yield _going(way, names) if way.removing else _plan(way, _again(way, names))
 
 
-def _is_of_another(place: UnitPlace, name: str) -> bool:
-    program = serve_units.program_of(place.folder, name)
+def _is_of_another(way: Way, name: str) -> bool:
+    program = serve_units.program_of(way.folder, name)
     if is_elsewhere() or program == _own_path() or not os.access(program, os.X_OK):
         return False
     say.line(f"{serve_units.service_of(name)} belongs to another slicer ({program}) and stays")
     return True
 
 
-def _again(place: UnitPlace, names: tuple[str, ...]) -> tuple[Units, ...]:
+def _again(way: Way, names: tuple[str, ...]) -> tuple[Units, ...]:
     """The units of installed servers. Units of a server that the configuration lacks stay as they are."""
     found = []
     for name in names:
         try:
-            found.append(_units(place, name, serve_units.run_as_of(place.folder, name)))
+            found.append(_units(way, name, serve_units.run_as_of(way.folder, name)))
         except UsageError as error:
-            hint = f"slicer install {'--user ' if place.is_user else ''}--remove --serve {quote(name)}"
+            hint = f"slicer install {'--user ' if way.is_user else ''}--remove --serve {quote(name)}"
             say.line(f"{serve_units.service_of(name)} stays as it is: {error.message} ({hint})")
     return tuple(found)
 
 
-def _units(place: UnitPlace, name: str, run_as: str) -> Units:
+def _units(way: Way, name: str, run_as: str) -> Units:
     """Raises UsageError if the configuration has no such server, ConfigError, SlicerError."""
     config = common.config()
     server = configured.find(config, name)
-    _refuse_unseen(place, server)
+    _refuse_unseen(way, server)
     group = (server, *beside(server, configured.load(config).values()))
     if run_as and not is_plain(run_as):
         raise UsageError("a unit cannot name this user", where="--as", hint="use the plain user name")
@@ -118,23 +102,23 @@ def _units(place: UnitPlace, name: str, run_as: str) -> Units:
             pwd.getpwnam(run_as)
     except KeyError:
         raise UsageError(f"no such user: {run_as:.60}", where="--as", hint="see getent passwd") from None
-    return Units(server.name, group, program(place), place.is_user, run_as)
+    return Units(server.name, group, program(way), way.is_user, run_as)
 
 
-def _refuse_unseen(place: UnitPlace, server: Server) -> None:
+def _refuse_unseen(way: Way, server: Server) -> None:
     """The service reads fewer files than this command may: neither SLICER_CONFIG's nor another user's."""
     seen = [f"{on_host(files.SYSTEM_DIR)}/"]
-    seen += [files.user_file(os.environ)] if place.is_user else []
+    seen += [files.user_file(os.environ)] if way.is_user else []
     source = server.sources.get("kind", "")
     if not any(path and source.startswith(path) for path in seen):
-        path = seen[-1] if place.is_user else f"{files.SYSTEM_DIR}/config.toml"
+        path = seen[-1] if way.is_user else f"{files.SYSTEM_DIR}/config.toml"
         message = f"the service would not find [serve.{server.name}] there"
         raise SlicerError(message, where=source, hint=f"describe it in {path}")
 
 
-def program(place: UnitPlace) -> str:
+def program(way: Way) -> str:
     """This slicer's path for a unit. Raises SlicerError."""
-    if not place.is_user:
+    if not way.is_user:
         return install_broker.program("slicer")
     if path := _own_path():
         return path
@@ -149,25 +133,25 @@ def _own_path() -> str:
         return ""
 
 
-def _plan(place: UnitPlace, all_units: tuple[Units, ...]) -> InstallPlan:
+def _plan(way: Way, all_units: tuple[Units, ...]) -> InstallPlan:
     actions: list[Action] = []
-    commands = [place.reload]
+    commands = [way.reload]
     for units in all_units:
-        made = serve_units.actions(units, place.folder)
+        made = serve_units.actions(units, way.folder)
         actions += made
         is_changed = any(state(action) != "current" for action in made)
         commands += serve_units.enable(units, is_changed=is_changed)
-    return InstallPlan(tuple(actions), (), tuple(commands), place.is_user)
+    return InstallPlan(tuple(actions), (), tuple(commands), way.is_user)
 
 
-def _going(place: UnitPlace, names: tuple[str, ...]) -> InstallPlan:
+def _going(way: Way, names: tuple[str, ...]) -> InstallPlan:
     actions: list[Action] = []
     stops: list[tuple[str, ...]] = []
     for name in names:
         for unit in (serve_units.socket_of(name), serve_units.service_of(name)):
-            actions.append(Action("", f"{place.folder}/{unit}", f"slicer serve {name}"))
-        stops += serve_units.disable(name, is_user=place.is_user)
-    return InstallPlan((), tuple(actions), (place.reload,), place.is_user, tuple(stops))
+            actions.append(Action("", f"{way.folder}/{unit}", f"slicer serve {name}"))
+        stops += serve_units.disable(name, is_user=way.is_user)
+    return InstallPlan((), tuple(actions), (way.reload,), way.is_user, tuple(stops))
 
 
 def _next(units: Units) -> list[Line]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 
-from slicer.backend.install_units import InstallPlan, InstallReport, apply, remove, states, unmade_settings
-from slicer.backend.unit_files import State
+from slicer.backend import install_units
+from slicer.backend.install_units import InstallPlan, InstallReport, data_home
+from slicer.backend.unit_files import SYSTEM_UNITS, State
 from slicer.cli import output, say
 from slicer.columns import Line
 from slicer.errors import EX_OK, EX_SLICER
+from slicer.kernel import on_host
 from slicer.record import record, replace
 from slicer.text import command_text, visible
 
@@ -18,11 +20,21 @@ _SETTINGS = "for config.toml and policy.toml"
 
 @record
 class Way:
-    """Whether to install or remove, whether to include edited files, and whether only to describe it."""
+    """For whom to install or remove, whether to include edited files, and whether only to describe it."""
 
+    is_user: bool  # for the caller alone, and the caller's own manager
     removing: bool
     force: bool
     dry_run: bool
+
+    @property
+    def folder(self) -> str:
+        """Where the units lie."""
+        return f"{data_home(os.environ)}/systemd/user" if self.is_user else on_host(SYSTEM_UNITS)
+
+    @property
+    def reload(self) -> tuple[str, ...]:
+        return ("systemctl", *(("--user",) if self.is_user else ()), "daemon-reload")
 
 
 def together(one: InstallPlan, other: InstallPlan) -> InstallPlan:
@@ -36,23 +48,24 @@ def together(one: InstallPlan, other: InstallPlan) -> InstallPlan:
     )
 
 
-def carry_out(settled: InstallPlan, way: Way, after: Callable[[], Sequence[Line]], *, user: bool) -> int:
+def carry_out(settled: InstallPlan, way: Way, after: Callable[[], Sequence[Line]]) -> int:
     """Carry out the plan, or describe it; returns the exit code. ``after``: what is next, if all is done."""
     if way.dry_run:
         output.show(_intended(settled, way), cuts=False)
         return EX_OK
-    report = remove(settled, force=way.force) if way.removing else apply(settled, force=way.force)
+    do = install_units.remove if way.removing else install_units.apply
+    report = do(settled, force=way.force)
     has_failed = any(ran.exit_code for ran in report.commands)
-    return _tell(report, () if has_failed else after(), way, user=user)
+    return _tell(report, () if has_failed else after(), way)
 
 
 def _intended(settled: InstallPlan, way: Way) -> list[Line]:
     """The fate of each file, and the commands that would be run."""
     rows = []
-    for action, state in states(settled):
+    for action, state in install_units.states(settled):
         going = way.removing or action in settled.unwanted
         rows.append((_intention(state, going=going, force=way.force), action.destination, action.what))
-    if not way.removing and (settings := unmade_settings(settled)):
+    if not way.removing and (settings := install_units.unmade_settings(settled)):
         rows.append(("would create", settings, _SETTINGS))
     commands = (*(settled.stops if way.removing else ()), *settled.commands)
     return [*output.rows(_folded(rows)), *(Line(f"would run  {command_text(each)}") for each in commands)]
@@ -83,7 +96,7 @@ def _folded(rows: Sequence[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
     return list(found.values())
 
 
-def _tell(report: InstallReport, after: Sequence[Line], way: Way, *, user: bool) -> int:
+def _tell(report: InstallReport, after: Sequence[Line], way: Way) -> int:
     """Report what was done, what comes next, and what was skipped. Returns the exit code."""
     rows = [(done.status, done.action.destination, done.action.what) for done in report.files]
     rows += [("created", path, _SETTINGS) for path in report.made]
@@ -94,7 +107,7 @@ def _tell(report: InstallReport, after: Sequence[Line], way: Way, *, user: bool)
         verb = "removes" if way.removing else "overwrites"
         say.line(f"edited by somebody and left alone: {', '.join(edited)} (--force {verb})")
     if any(ran.exit_code for ran in report.commands):
-        say.line("not all commands succeeded" + ("" if user else " (run it as root, or with --user)"))
+        say.line("not all commands succeeded" + ("" if way.is_user else " (run it as root, or with --user)"))
         return EX_SLICER
     return EX_OK
 
