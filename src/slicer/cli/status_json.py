@@ -7,7 +7,7 @@ import time
 from slicer.cli import say
 from slicer.cli.output import picked
 from slicer.cli.queue.rows import queue_json
-from slicer.cli.status_why import reason
+from slicer.cli.status_rows import reason
 from slicer.kernel.users import user_name
 from slicer.model import CPU, Busy, Gpu, GpuLoad, Lease, Ticket
 from slicer.placement.lengths import likely_s

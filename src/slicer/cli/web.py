@@ -22,8 +22,7 @@ from slicer.cli.history import ended
 from slicer.cli.live.changes import ChangeWaiter
 from slicer.cli.queue import rows
 from slicer.cli.serve_look import need_aiohttp
-from slicer.cli.status_rows import later_rows, marks_of
-from slicer.cli.status_why import reason
+from slicer.cli.status_rows import later_rows, marks_of, reason
 from slicer.columns import Line
 from slicer.errors import EX_OK, SlicerError, UsageError
 from slicer.kernel import listeners

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slicer.cli.status_json import status_json
-from slicer.cli.status_why import reason
+from slicer.cli.status_rows import reason
 from slicer.gpu import attribution
 from slicer.gpu.snapshot import GpuSnapshot
 from slicer.ledger.halted import Halted

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from slicer.cli.live.panels import panel, panel_room
-from slicer.cli.live.view import Content, View, place_of, rows
+from slicer.cli.live.view import Content, View, panel, panel_room, place_of, rows
 from slicer.cli.status_rows import Row, details
 from slicer.cli.status_tables import Frame, Part, parts, table
 from slicer.columns import CHOSEN, FAINT, HEADING, WARNING, Glyphs, Line, cell_count, clip, joined, shares
