@@ -7,7 +7,6 @@ from typing import Any
 from slicer.cli import output, say
 from slicer.cli.dryrun import Forecast, forecast_of, usable_backend
 from slicer.columns import Line
-from slicer.config.route_profiles import overrides_for
 from slicer.errors import CannotExecute, CommandNotFound
 from slicer.job.plan import Invocation, plan_of
 from slicer.ledger.status import existing_ledger
@@ -36,7 +35,7 @@ def show(order: Order, *, as_json: bool) -> None:
     decision = measured(order)
     tries = []
     for each in deciding.attempts(decision, order.on_busy):
-        said = overrides_for(order.config, each.destination)
+        said = deciding.overrides_for(order.config, each.destination)
         invocation = deciding.invocation(order.asked, decision, each, said)
         tries.append(_Tried(each, invocation.command, _now(order, invocation)))
     later = deciding.fallback(decision, order.on_busy, tries[0].attempt.destination)

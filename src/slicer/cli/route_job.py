@@ -9,7 +9,7 @@ from slicer.config import profiles, routes
 from slicer.errors import UsageError
 from slicer.job.plan import Invocation
 from slicer.kernel.signals import unblock_interrupts
-from slicer.route import deciding, headroom
+from slicer.route import deciding
 from slicer.route.running import BlockedError, Order
 from slicer.route.running import run as run_routed
 
@@ -37,7 +37,10 @@ def _route(options: dict[str, Any], name: str, command: tuple[str, ...]) -> int:
     asked = Invocation(**run.fields(options, command), route=name)
     config = profiles.load(os.environ, profiles.host())
     route = routes.find(config, name)
-    headroom.check(config, route)
+    if any(each.memory_bytes is not None for each in route.destinations):
+        from slicer.route import budget
+
+        budget.check(config, route)
     words = {options["on_busy"] or each.on_busy for each in route.destinations}
     if options["max_wait"] is not None and "wait" not in words:
         raise UsageError("the route never waits", where="--max-wait", hint="add --on-busy wait")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from slicer.config.routes import source
+from slicer.errors import ConfigError
 from slicer.quantity import INFINITY, format_size, short_mib
 from slicer.record import record, replace
+from slicer.route.deciding import profile_for
 from slicer.text import counted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from slicer.config.profiles import Config
     from slicer.config.routes import Destination, Route
     from slicer.model import Demand, Gpu, Profile
 
@@ -50,6 +54,23 @@ class Worksheet:
     notes: tuple[str, ...]
 
 
+def check(config: Config, route: Route) -> None:
+    """Raise ConfigError, with the sum, if as many jobs as allowed could need more memory than there is.
+
+    The ledger checks GPU memory, job by job. Nothing checks main memory until it is too late.
+    """
+    for problem in worksheet_here(config, route, None).problems:
+        hint = f"slicer routes check {route.name} shows what would fit"
+        declared = next(each for each in route.destinations if each.memory_bytes is not None)
+        raise ConfigError(problem, where=source(route, declared, "memory"), hint=hint)
+
+
+def worksheet_here(config: Config, route: Route, gpus: tuple[Gpu, ...] | None) -> Worksheet:
+    """The budget of a route on this machine; ``gpus`` None: they were not examined."""
+    profiles = {each.name: profile_for(config, route, each) for each in route.destinations}
+    return worksheet(route, profiles, gpus, config.host.memory_bytes, config.slots)
+
+
 def worksheet(
     route: Route,
     profiles: Mapping[str, Profile],
@@ -60,7 +81,7 @@ def worksheet(
     """The budget of ``route``.
 
     ``profiles`` maps each destination's name to its profile
-    (:func:`slicer.config.route_profiles.profile_for`). ``gpus`` is what the driver reports; None if unknown.
+    (:func:`slicer.route.deciding.profile_for`). ``gpus`` is what the driver reports; None if unknown.
     ``memory_bytes`` is the machine's memory; ``slots`` has the number of slots by name ("cpu").
     """
     problems: list[str] = []

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from slicer.config import metric_units as units
+from slicer.config.profiles import Overrides
+from slicer.config.routes import source
 from slicer.job.job import OWN_OUTPUT
 from slicer.quantity import format_duration
 from slicer.record import record, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slicer.config.profiles import Overrides
+    from slicer.config.profiles import Config
     from slicer.config.routes import Destination, OnBusy, ProbeKind, Route
     from slicer.errors import ProbeError
     from slicer.job.plan import Invocation
-    from slicer.model import Outcome
+    from slicer.model import Outcome, Profile
     from slicer.outcome.decisions import DecisionRow, Result
     from slicer.outcome.journal import Value
     from slicer.route.relay import Written
@@ -176,6 +178,33 @@ def job_name(route: Route, input: str) -> str:
     """The name of a job without --name: ``whisper:talk.mp4``."""
     last = input.rstrip("/").rpartition("/")[2]
     return f"{route.name}:{last}"[:_LONGEST_NAME] if last and input != "-" else route.name
+
+
+def profile_for(config: Config, route: Route, destination: Destination) -> Profile:
+    """The profile of a job at the destination, without its slot. Raises SlicerError."""
+    made = config.profile(destination.profile, overrides_for(config, destination))
+    sources = dict(made.sources)
+    if destination.vram_mib is not None:
+        sources["vram"] = source(route, destination, "vram")
+    if destination.memory_bytes is not None:
+        sources["MemoryMax"] = source(route, destination, "memory")
+    return replace(made, sources=sources)
+
+
+def overrides_for(config: Config, destination: Destination) -> Overrides:
+    """The destination's overrides of its profile, without its slot.
+
+    A built-in profile's MemoryHigh= belongs to its MemoryMax=. With the destination's ``memory`` it would
+    slow down a job that is allowed more, so it is removed.
+    """
+    assignments: tuple[str, ...] = ()
+    if destination.memory_bytes is not None:
+        assignments = (f"MemoryMax={destination.memory_bytes}",)
+        named = config.profile(destination.profile)
+        if named.sources.get("MemoryHigh", "").startswith("built-in"):
+            assignments = ("MemoryHigh=infinity", *assignments)
+    vram = None if destination.vram_mib is None else f"{destination.vram_mib}M"
+    return Overrides(vram=vram, assignments=assignments)
 
 
 def invocation(

@@ -7,7 +7,6 @@ import stat
 import time
 
 from slicer import faults
-from slicer.config.route_profiles import overrides_for
 from slicer.config.route_values import STDIN
 from slicer.errors import BusyError, ProbeError, SlicerError, StateError, TooLargeError
 from slicer.job import launch
@@ -91,7 +90,7 @@ def measured(order: Order) -> RouteDecision:
     unblock_interrupts()
     try:
         if route.input == STDIN:
-            from slicer.route.spool import keep_stdin
+            from slicer.route.source import keep_stdin
 
             keep_stdin(order.environ.get("TMPDIR") or "/tmp")
         decision = decide(route, *measure(route, order.asked.command, _STDIN))
@@ -198,7 +197,7 @@ class _Run:
     ) -> tuple[Outcome, OutputWatch | None]:
         watch = self._watch(attempt) if result == "started" else None
         output = watch.output if watch else OWN_OUTPUT
-        said = overrides_for(self._order.config, attempt.destination)
+        said = deciding.overrides_for(self._order.config, attempt.destination)
         invocation = deciding.invocation(self._order.asked, self._decision, attempt, said, output)
         told = _Told(self._listener, f"{self._order.route.name}: {attempt.why}", self._said)
 

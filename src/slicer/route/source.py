@@ -1,4 +1,7 @@
-"""The input of a job, opened to be measured. It waits for nothing, and opens no FIFO and no device."""
+"""The input of a job, opened to be measured: it waits for nothing, and opens no FIFO and no device.
+
+Standard input is first made a file, which a probe and the command can both read.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ import errno
 import os
 import stat
 
-from slicer.errors import ProbeError
+from slicer.errors import ProbeError, SlicerError
 from slicer.route.finding import STANDARD_INPUT
+from slicer.state.directory import write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,6 +20,8 @@ if TYPE_CHECKING:
 _OPEN = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NO_NAMES = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)  # a prompt, an address
 _OF_PROGRAM = "/proc/self/fd/0"  # opened by its path, it gets its own offset
+_STDIN = 0
+_CHUNK = 1 << 20
 _PLAYLIST = b"#EXTM3U"
 _NOUNS = {"file": "a file", "directory": "a directory", "": "no file"}
 
@@ -110,3 +116,52 @@ def _measurable(found: os.stat_result, *, is_stdin: bool = False) -> Kind:
     what = "a pipe" if is_pipe else "a socket" if stat.S_ISSOCK(found.st_mode) else "a device"
     hint = 'input = "stdin" in the route reads it into a file first' if is_pipe and is_stdin else ""
     raise ProbeError(f"is {what}, which cannot be measured and then read again", hint=hint)
+
+
+# -- standard input -----------------------------------------------------------------------------------------
+
+
+class SpoolError(SlicerError):
+    """Standard input could not be saved for the command."""
+
+    kind = "spool"
+
+
+def keep_stdin(directory: str) -> None:
+    """Make stdin a file: the content of a pipe is first written to a file in ``directory``.
+
+    Nobody else can see the file. It vanishes with the last process that has it open. Raises SpoolError.
+    """
+    if stat.S_ISREG(os.fstat(_STDIN).st_mode):
+        return
+    fd = -1
+    try:
+        fd = _nameless_file(directory)
+        size = 0
+        while data := os.read(_STDIN, _CHUNK):
+            write_all(fd, data, size)
+            size += len(data)
+        # A new open file description: the command reads from the beginning, and cannot write.
+        read_only = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+        os.dup2(read_only, _STDIN)
+        os.close(read_only)
+    except OSError as error:
+        hint = "set TMPDIR to a directory with more room"
+        message = f"standard input cannot be saved: {error.strerror}"
+        raise SpoolError(message, where=directory, hint=hint) from error
+    finally:
+        if fd >= 0:
+            os.close(fd)
+
+
+def _nameless_file(directory: str) -> int:
+    try:
+        return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        # A file system or kernel may not know O_TMPFILE: open(2).
+        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT) or not os.path.isdir(directory):
+            raise
+    path = os.path.join(directory, f"slicer-{os.urandom(8).hex()}")
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    os.unlink(path)
+    return fd

@@ -14,7 +14,8 @@ from xml.etree import ElementTree
 import pytest
 
 from slicer.cli import app, drawing
-from slicer.cli.routes import loading, plot
+from slicer.cli.routes import loading
+from slicer.cli.routes.suggest import figure_of
 from slicer.errors import GpuError, NoGpu
 from slicer.outcome import decisions, history
 from slicer.outcome.decisions import DecisionRow
@@ -291,7 +292,7 @@ def test_the_plot_is_a_picture(drawn: Cli) -> None:  # C9
     assert ElementTree.parse(drawn.root / "out.SVG").getroot().tag.endswith("}svg")
     of = route()
     found = suggest(of, of.destinations[0], table(busy_day().found), probe=0, vram_mib=10240)
-    drawing.write(plot.figure_of("whisper", found), str(drawn.root / "out.png"))
+    drawing.write(figure_of("whisper", found), str(drawn.root / "out.png"))
     assert (drawn.root / "out.png").read_bytes().startswith(b"\x89PNG\r\n")
 
 

@@ -6,10 +6,10 @@ import pytest
 
 from slicer.config import routes
 from slicer.config.profiles import Config
-from slicer.config.route_profiles import profile_for
 from slicer.config.route_slots import slot_limits
 from slicer.config.routes import Probe, Route
 from slicer.errors import ConfigError, UsageError
+from slicer.route.deciding import profile_for
 from tests.unit.config.machine import GIB, Machine, values
 
 WHOLE = """\

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from slicer.config import routes
-from slicer.config.route_profiles import profile_for
 from slicer.errors import ConfigError
 from slicer.model import Gpu, Host
 from slicer.record import replace
-from slicer.route import headroom
+from slicer.route import budget
 from slicer.route.budget import Worksheet, together_bytes, worksheet
+from slicer.route.deciding import profile_for
 from slicer.route.past import table
 from slicer.route.suggestion import memory_notes
 from tests.unit.route.made_up import GIB, HOST, config
@@ -182,13 +182,13 @@ def test_what_cannot_be_known_is_said() -> None:
 
 def test_a_route_that_declares_more_memory_than_there_is_does_not_run() -> None:
     made = config(WHISPER)
-    headroom.check(made, routes.find(made, "r"))
+    budget.check(made, routes.find(made, "r"))
     small = replace(made, host=Host(HOST.cpus, 40 * GIB))
     with pytest.raises(ConfigError) as refused:
-        headroom.check(small, routes.find(small, "r"))
+        budget.check(small, routes.find(small, "r"))
     assert str(refused.value) == (
         "slicer.toml:7: memory: gpu 2 x 6G + cpu 1 x 30G + 4G of reserve = 46G, but the machine has 40G"
         " (slicer routes check r shows what would fit)"
     )
     silent = config("[routes.r.gpu]\nmax_jobs = 99\n")  # a cap of a built-in profile is no plan
-    headroom.check(silent, routes.find(silent, "r"))
+    budget.check(silent, routes.find(silent, "r"))

@@ -11,7 +11,7 @@ import pytest
 
 CODE = """
 import os, sys
-from slicer.route.spool import SpoolError, keep_stdin
+from slicer.route.source import SpoolError, keep_stdin
 try:
     keep_stdin(sys.argv[1])
 except SpoolError as error:
@@ -74,7 +74,7 @@ def test_where_files_need_names_it_loses_its_own(tmp_path: Path, monkeypatch: py
     """On file systems without O_TMPFILE. A link that somebody put there is not followed."""
     import errno
 
-    from slicer.route import spool
+    from slicer.route import source as spool
 
     opened = os.open
 

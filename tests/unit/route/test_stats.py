@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from slicer.route import stats
-from slicer.route.past import DecisionCount, count, table
-from slicer.route.stats import Spread
+from slicer.route import past as stats
+from slicer.route.past import DecisionCount, Spread, count, table
 from tests.unit.route.past import HOUR, Past
 
 

@@ -16,7 +16,7 @@ from slicer.errors import EX_OK, EX_PROBLEM
 from slicer.model import Gpu
 from slicer.quantity import format_mib, format_size
 from slicer.record import as_dict, replace
-from slicer.route import budget, headroom, suggestion
+from slicer.route import budget, suggestion
 from slicer.route.budget import Worksheet
 from slicer.route.probe_program import FFPROBE
 from slicer.route.probing import programs
@@ -78,8 +78,8 @@ def command(name: str | None, as_json: bool) -> int:
 
 def _sheet(config: Config, route: Route, gpus: tuple[Gpu, ...] | None) -> Worksheet:
     """The budget of a route, with notes about the memory that its past jobs used."""
-    made = headroom.worksheet_here(config, route, gpus)
-    past = loading.past(route.name, None)
+    made = budget.worksheet_here(config, route, gpus)
+    past = loading.past(route.name, None).get(route.name, [])
     return replace(made, notes=(*made.notes, *suggestion.memory_notes(route, past)))
 
 

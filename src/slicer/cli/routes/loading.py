@@ -28,12 +28,7 @@ def routes(found: Config, name: str | None = None) -> dict[str, Route]:
     return config_routes.load(found) if name is None else {name: config_routes.find(found, name)}
 
 
-def past(route: str, after: float | None) -> list[PastJob]:
-    """What one route decided. Raises StateError."""
-    return table(decisions.read(default_path(), route=route, since=after))
-
-
-def pasts(route: str | None, after: float | None) -> dict[str, list[PastJob]]:
+def past(route: str | None, after: float | None) -> dict[str, list[PastJob]]:
     """What each route decided, or only that one, by name. Raises StateError."""
     found: dict[str, list[PastDecision]] = {}
     for each in decisions.read(default_path(), route=route, since=after):

@@ -16,10 +16,8 @@ from slicer.config.profiles import Config
 from slicer.config.routes import Route
 from slicer.quantity import format_duration, format_mib, format_size
 from slicer.record import as_dict
-from slicer.route import stats
 from slicer.route.hints import Hint, gpu_part, hints
-from slicer.route.past import DecisionCount, PastJob
-from slicer.route.stats import DestinationStats, RouteStats, Spread
+from slicer.route.past import DecisionCount, DestinationStats, PastJob, RouteStats, Spread, summary
 from slicer.text import counted, one_line
 
 Found = tuple[RouteStats, tuple[Hint, ...]]
@@ -56,14 +54,14 @@ def command(name: str | None, since: str | None, as_json: bool) -> None:
     With NAME: only that route, by its destinations.
     """
     config = common.config()
-    past = loading.pasts(name, common.since(since))
+    past = loading.past(name, common.since(since))
     # Routes that the configuration no longer has still have figures.
     routes = loading.routes(config, name if name is not None and not past else None)
     found = []
     for each, rows in past.items():
         route = routes.get(each)
         order = tuple(part.name for part in route.destinations) if route else ()
-        found.append((stats.summary(each, rows, order), _hints(config, route, rows)))
+        found.append((summary(each, rows, order), _hints(config, route, rows)))
     if as_json:
         output.show_json({"routes": [_json(*each, each[0].route in routes) for each in found]})
     elif not found:
