@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from slicer.cli import output, say
-from slicer.cli.lazy import LazyGroup, named
+from slicer.cli.commands import LazyGroup, named
 from slicer.errors import EX_OK, EX_SLICER, SlicerError, UsageError
 from slicer.text import visible
 from slicer.version import __version__
@@ -47,7 +47,7 @@ _GROUPS = {
         "simjob": ("simjob", "a job to try slicer with"),
     },
     "Look": {
-        "top": ("status:top_command", "watch GPUs, jobs, who waits"),
+        "top": ("top", "watch GPUs, jobs, who waits"),
         "status": ("status", "the same, printed once"),
         "show": ("show", "all about one job"),
         "logs": ("logs", "what a job has printed"),

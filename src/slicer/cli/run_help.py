@@ -13,7 +13,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from slicer.cli import complete
-from slicer.cli.pages import TwoPages
+from slicer.cli.commands import TwoPages
 from slicer.cli.runoptions import GROUPS, OPTIONS, Option, defaults_of, options_of
 
 Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import importlib
 import os
 import sys
 from typing import Any
@@ -12,8 +11,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from slicer.cli import complete, say
+from slicer.cli.commands import TwoPages, named
 from slicer.cli.common import check_directory
-from slicer.cli.pages import TwoPages
 from slicer.cli.queue import parameters
 from slicer.errors import StateError, UsageError
 from slicer.queue.file import attributes
@@ -24,14 +23,13 @@ from slicer.state.simulated import spec_of
 
 # Each with its place in this package.
 _SUBCOMMANDS = {
-    "add": "add:command", "retry": "retry:command", "stop": "stop:command", "pause": "stop:pause_command",
-    "resume": "stop:resume_command", "restore": "detach:restore", "suggest": "suggest:command",
+    "add": "add", "retry": "retry", "stop": "stop", "pause": "stop:pause_command",
+    "resume": "stop:resume_command", "restore": "detach:restore", "suggest": "suggest",
 }  # fmt: skip
 
 
 def _subcommand(name: str) -> click.Command:
-    module, _, command = _SUBCOMMANDS.get(name, f"{name}:command").partition(":")
-    found: click.Command = getattr(importlib.import_module(f"slicer.cli.queue.{module}"), command)
+    found: click.Command = named(f"queue.{_SUBCOMMANDS.get(name, name)}")
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from slicer.cli import common, output
-from slicer.cli.lazy import LazyGroup
+from slicer.cli.commands import LazyGroup
 from slicer.cli.routes import loading
 from slicer.columns import Line
 from slicer.config import metric_units

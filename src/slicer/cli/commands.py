@@ -1,13 +1,41 @@
-"""Help in two lengths: ``-h`` for the options that one uses, ``--help`` for all of them, in groups."""
+"""Kinds of commands: a group that imports its commands lazily, and one with help in two lengths."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import click
 
 _SHORT = "slicer.help.short"
+
+
+def named(place: str) -> Any:
+    """``MODULE``'s command, or its NAME for ``MODULE:NAME``. So no import ties the core to a feature."""
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(f"slicer.cli.{module}"), name or "command")
+
+
+class LazyGroup(click.Group):
+    """A group that imports its commands when they are used.
+
+    ``modules`` maps a command's name to its module in ``slicer.cli``, in the order of the help. The command
+    is the module's ``command``, or the name after a colon.
+    """
+
+    def __init__(self, *arguments: Any, modules: Mapping[str, str], **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self._modules = modules
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._modules)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._modules:
+            return None
+        found: click.Command = named(self._modules[cmd_name])
+        return found
 
 
 def _short(ctx: click.Context, param: click.Parameter, is_set: bool) -> None:
@@ -18,7 +46,10 @@ def _short(ctx: click.Context, param: click.Parameter, is_set: bool) -> None:
 
 
 class TwoPages(click.Command):
-    """``usual``: the options of ``-h``. ``groups``: the names of all, by their headings."""
+    """Help in two lengths: ``-h`` for the options that one uses, ``--help`` for all of them, in groups.
+
+    ``usual``: the options of ``-h``. ``groups``: the names of all, by their headings.
+    """
 
     def __init__(
         self, name: str | None, *, usual: str, groups: Mapping[str, Iterable[str]],
