@@ -14,22 +14,23 @@ from contextlib import closing
 from slicer.cli import output
 from slicer.cli.keys import TypedKeys, decode, pause
 from slicer.cli.live.changes import ChangeWaiter
-from slicer.cli.live.child import Child
 from slicer.cli.live.page import page
 from slicer.cli.live.view import Act, Content, View, settled, step
 from slicer.cli.queue import rows
 from slicer.cli.status_text import beside, lock_lines, people, slot_line
 from slicer.columns import Line
-from slicer.errors import EX_OK, SlicerError
+from slicer.detach.starting import program
+from slicer.errors import EX_OK, EX_SLICER, SlicerError
 from slicer.kernel.signal_pipe import SignalPipe
 from slicer.kernel.sleep import until_readable
 from slicer.ledger.status import StatusReader
 from slicer.model import CPU
 from slicer.quantity import format_duration
 from slicer.state import standings
-from slicer.text import visible
+from slicer.text import one_line, visible
 
 _LEAVES = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_MOST_SAID = 4096  # bytes of what a command says
 _ESCAPE_S = 0.05  # after which an escape that nothing follows is the key of that name
 _DOING = {"stop": "stopping", "pause": "pausing", "resume": "resuming"}
 
@@ -87,6 +88,50 @@ def _write(text: str) -> None:
     sys.stdout.flush()
 
 
+class _Child:
+    """A command that the view has started. ``fd`` is readable when it says something, and at its end."""
+
+    def __init__(self, *words: str, shows: bool = False) -> None:
+        """Start ``slicer WORDS``. ``shows``: its output goes to the terminal, and only errors are kept."""
+        self._what = f"slicer {words[0]}"
+        self._said = b""
+        self._pid = 0  # 0: it has ended
+        self.fd, write_fd = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self.fd, False)
+        actions: list[tuple[object, ...]] = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
+        actions += [(os.POSIX_SPAWN_DUP2, write_fd, fd) for fd in ((2,) if shows else (1, 2))]
+        command = (*program(), *words)
+        try:
+            self._pid = os.posix_spawn(command[0], command, os.environ, file_actions=actions)
+        except OSError as error:
+            self._said = f"{self._what} cannot be started: {error.strerror}".encode()
+        finally:
+            os.close(write_fd)
+
+    def end(self) -> tuple[int, str] | None:
+        """None while it runs. Then its exit code, and the last line that it said."""
+        try:
+            while said := os.read(self.fd, _MOST_SAID):
+                self._said = (self._said + said)[-_MOST_SAID:]
+        except BlockingIOError:
+            return None
+        code = self._reap()
+        lines = self._said.decode(errors="replace").split("\n")
+        last = next((line for line in reversed(lines) if line.strip()), "")
+        return code, one_line(last) or (f"{self._what} failed (exit code {code})" if code else "")
+
+    def kill(self) -> None:
+        """End it at once, if it runs. Only for a command that changes nothing."""
+        if self._pid:
+            os.kill(self._pid, signal.SIGKILL)
+            self._reap()
+
+    def _reap(self) -> int:
+        os.close(self.fd)
+        pid, self._pid = self._pid, 0
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) if pid else EX_SLICER
+
+
 class LiveView:
     """Draws pages, and handles keys and signals."""
 
@@ -97,7 +142,7 @@ class LiveView:
         self._content: Content | None = None
         self._view = View()
         self._message = ""
-        self._children: list[Child] = []
+        self._children: list[_Child] = []
         self._screen = _Screen()
 
     def run(self) -> int:
@@ -158,7 +203,7 @@ class LiveView:
             self._message = act.text
             return
         self._message = f"{_DOING[act.verb]} {act.text}"
-        self._children.append(Child(act.verb, act.job))
+        self._children.append(_Child(act.verb, act.job))
 
     def _hear(self) -> None:
         """Show what ended commands said."""
@@ -203,7 +248,7 @@ class LiveView:
         """Follow a job's log on the terminal's own page. Returns the exit code if the view ends there."""
         self._screen.turn_back()
         _write(f"slicer logs -f {visible(act.text)}: q returns\n")
-        child = Child("logs", "-f", act.job, shows=True)
+        child = _Child("logs", "-f", act.job, shows=True)
         try:
             code = self._follow(child, signals)
         finally:
@@ -214,7 +259,7 @@ class LiveView:
             self._look()
         return code
 
-    def _follow(self, child: Child, signals: SignalPipe) -> int | None:
+    def _follow(self, child: _Child, signals: SignalPipe) -> int | None:
         """Wait for q, or for the command's failure. Returns the exit code if the view ends."""
         pipe = [child.fd]
         while True:
