@@ -13,11 +13,11 @@ import click
 
 from slicer.broker import accounts
 from slicer.broker.accounts import AccountRow
-from slicer.cli import common, drawing, history_plot, history_sums, output, say
+from slicer.cli import common, drawing, history_plot, output, say
 from slicer.cli.history_plot import Plotted
 from slicer.cli.job_register import JobRegister, settle
 from slicer.cli.job_register import filters as filters_of
-from slicer.cli.usage import waited
+from slicer.cli.usage import show_sums, waited
 from slicer.columns import Line
 from slicer.errors import UsageError
 from slicer.job.find import UnknownJob
@@ -111,7 +111,7 @@ def command(
         if job is not None:
             raise UsageError("sums up many jobs, not one", where="--by", hint=f"--name {shlex.quote(job)}")
         indices = last_indices(default_path()) if by == "gpu" else {}
-        history_sums.show(*source.sums(source.path, by, **filters), by, number, indices, as_json=as_json)
+        show_sums(*source.sums(source.path, by, **filters), by, number, indices, as_json=as_json)
         return
     filters = filters_of(partial(source.read, source.path), job, filters)
     found = source.read(source.path, limit=number + 1 if number else None, **filters)

@@ -1,4 +1,4 @@
-"""``slicer usage``: how much of the machine each user used."""
+"""``slicer usage``: how much of the machine each user used; and the sums of ``slicer history --by``."""
 
 from __future__ import annotations
 
@@ -18,11 +18,15 @@ from slicer.cli.common import since as began_since
 from slicer.columns import Line
 from slicer.errors import BrokerError, SlicerError, TooManyError
 from slicer.kernel.users import group_name, user_name
-from slicer.quantity import format_duration
+from slicer.outcome.sums import Sum
+from slicer.quantity import format_duration, format_mib
 from slicer.record import as_dict
 
 _HOUR_S = 3600.0
 _AGAIN_S = 1.0
+_SUM_HEADS = "{}<22 | RUNS> | FAILED> | GPU HOURS> | CPU HOURS> | WAITED> | LONGEST> | VRAM> | OF VRAM>"
+_SHORT_UUID = 12
+_FIGURES = "runs failed gpu_s cpu_s waited_median_s waited_longest_s vram_peak_mib vram_mib vram_part"
 
 
 @click.command(
@@ -138,3 +142,52 @@ def row_json(row: UsageRow, by: str) -> dict[str, Any]:
     if by == "profile":
         return {"profile": row.of, **data}
     return {by: _name(row.of, by), "uid" if by == "user" else "gid": int(row.of), **data}
+
+
+# -- of a history -------------------------------------------------------------------------------------------
+
+
+def show_sums(
+    found: list[Sum], total: Sum, by: str, number: int, indices: dict[str, int], *, as_json: bool
+) -> None:
+    """Print ``number`` of the sums (0: all) and the total of all. ``indices``: of the GPUs, by UUID."""
+    if by == "day":
+        shown = sorted(found, key=lambda each: str(each.of))[-number if number else 0 :]
+    else:
+        shown = found[: number or None]
+    has_more = len(shown) < len(found)
+    if as_json:
+        sums = [output.picked(each, f"of {_FIGURES}") for each in shown]
+        for each in sums if by == "user" else ():
+            each |= {"of": int(each["of"]), "user": user_name(int(each["of"]))}
+        whole = output.picked(total, _FIGURES)
+        output.show_json({"by": by, "sums": sums, "total": whole, "has_more": has_more})
+        return
+    rows = [*shown, total] if len(found) > 1 else shown
+    output.show(_sums_table(rows, by, indices) if found else [Line("No such jobs.")])
+    if has_more:
+        what = "last" if by == "day" else "first"
+        say.cut(f"the {what} {number} of {len(found)}, and the sum of all")
+
+
+def _sums_table(rows: Sequence[Sum], by: str, indices: dict[str, int]) -> list[Line]:
+    used = hours([each.gpu_s for each in rows]), hours([each.cpu_s for each in rows])
+    cells = [
+        (
+            _sum_of(each.of, by, indices), str(each.runs), str(each.failed or "-"), *figures,
+            waited(each.waited_median_s), waited(each.waited_longest_s), format_mib(each.vram_peak_mib),
+            "-" if each.vram_part is None else f"{each.vram_part:.0%}",
+        )
+        for each, figures in zip(rows, zip(*used, strict=True), strict=True)
+    ]  # fmt: skip
+    return output.table(_SUM_HEADS.format(by.upper()), cells)
+
+
+def _sum_of(of: str | None, by: str, indices: dict[str, int]) -> str:
+    if of is None:
+        return "all"
+    if by == "user":
+        return user_name(int(of))
+    if by == "gpu":
+        return f"{indices.get(of, '')} {of[:_SHORT_UUID]}".strip()
+    return of or "-"
