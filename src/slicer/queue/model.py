@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, get_args
 
 from slicer.record import record
+from slicer.retry import Retry
 
 # "pending": not started yet, or waiting for another start. All others except "running" are final.
 Status = Literal[
@@ -44,13 +45,6 @@ class Kind(NamedTuple):
     octave: int | None = None  # of its estimated seconds: 10 for 1024 to 2047; None unknown, or without GPUs
     engine: str | None = None  # the one that has to run it
     preemptible: bool | None = None  # it gives way to other jobs
-
-
-class Retry(NamedTuple):
-    """How often a job runs again: after any failure that nobody meant, and after one of its GPU."""
-
-    any: int = 0
-    gpu: int = 3
 
 
 @record

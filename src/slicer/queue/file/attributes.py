@@ -16,7 +16,8 @@ from slicer.config.build import SHARES
 from slicer.errors import UsageError
 from slicer.model import PRIORITY_MAX
 from slicer.moments import coming
-from slicer.queue.model import Attributes, Kind, Retry
+from slicer.queue.model import Attributes, Kind
+from slicer.retry import Retry, parse_retry
 from slicer.state.statefile import is_slot_name
 from slicer.text import split_list
 
@@ -201,14 +202,10 @@ def _whole(what: str, least: int, most: int | None = None) -> Callable[[str], in
 
 def retry(value: str) -> Retry:
     """As in ``any:2``, ``gpu:0`` or ``any:2,gpu:5``: how often to run a job again."""
-    found = {}
-    for word in _split(value):
-        what, _, count = word.lower().partition(":")
-        if what not in Retry._fields:
-            expected = "as in retry=any:2 or retry=gpu:5; retries=2 is for CUDA's out of memory"
-            raise _cannot_be("retry", value, expected)
-        found[what] = _whole(f"retry={what}:", 0)(count)
-    return Retry(**found)
+    try:
+        return parse_retry(value)
+    except ValueError as error:
+        raise _cannot_be("retry", value, f"{error}; retries=2 is for CUDA's out of memory") from None
 
 
 def _slots(value: str) -> tuple[tuple[str, int], ...]:

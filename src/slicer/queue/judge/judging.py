@@ -10,14 +10,12 @@ from slicer.model import GAVE_WAY
 from slicer.outcome.result import result_of
 from slicer.queue.engine.ended_attempt import EndedAttempt
 from slicer.queue.file.shell import Background
-from slicer.queue.model import ENOUGH_LOOKS, GPU_FAILED, LEFT, JobState, Retry, Status, Verdict
+from slicer.queue.model import ENOUGH_LOOKS, GPU_FAILED, LEFT, JobState, Status, Verdict
 from slicer.record import record
+from slicer.retry import NEVER, Retry, pause_after, used_up
 
 EXIT_CODE_MAX = 255
 _START_S = 10.0  # a guess: helpers and daemons alike may have their own session, and be busy or idle
-
-_PAUSE_S = 30.0  # before a job that failed runs again; doubled each time
-PAUSE_MOST_S = 960.0
 
 _INTERRUPTIONS = {
     "slicer queue": "it was stopped with the queue",
@@ -40,7 +38,7 @@ class Case:
     oom_retries: int = 0
     fails: int = 0  # earlier ones that failed, and those whose GPU failed; likewise, by ``retry``
     gpu_fails: int = 0
-    retry: Retry = Retry(0, 0)
+    retry: Retry = NEVER
     background: Background = ""  # what the line leaves there
 
 
@@ -66,19 +64,21 @@ def judge(ended: EndedAttempt, case: Case) -> Judged:
     """Judge an attempt."""
     status, exit_code = _status(ended, case)
     reason, leftovers = "", 0
-    fails, most = case.fails, case.retry.any
     if status == "ok" and case.background != "beside":
         leftovers = ended.leftovers
         if has_left_work(ended, case.background):
             status, exit_code, reason = "failed", 1, LEFT
-    if ended.ended_by == "gpu" and status in ("failed", "timeout", "oom"):
-        status, reason, fails, most = "failed", GPU_FAILED, case.gpu_fails, case.retry.gpu
+    kind = used_up(ended.reason, ended.ended_by) if status in ("failed", "timeout", "oom") else ""
+    if kind == "gpu":
+        status, reason = "failed", GPU_FAILED
     verdict = _verdict(case)
     if verdict == "over-declared" and (status != "ok" or case.looks < ENOUGH_LOOKS):
         verdict = "unknown"  # it may have ended early, or used more between two looks
     again, pause_s = status == "oom" and case.ooms < case.oom_retries, 0.0
-    if not again and status in ("failed", "timeout", "oom") and ended.reason != "stopped" and fails < most:
-        again, pause_s = True, min(PAUSE_MOST_S, _PAUSE_S * 2.0 ** min(fails, 10))
+    if kind and not again:
+        fails = case.gpu_fails if kind == "gpu" else case.fails
+        pause_s = pause_after(fails, getattr(case.retry, kind))
+        again = pause_s > 0
     return Judged(status, verdict, exit_code, again, pause_s, reason, leftovers)
 
 

@@ -23,7 +23,6 @@ from slicer.job.plan import Plan
 from slicer.kernel.sleep import seconds_until, seconds_until_moment, soonest
 from slicer.queue.engine.engine import Begin, Engine
 from slicer.queue.events import Events
-from slicer.queue.judge.judging import PAUSE_MOST_S
 from slicer.queue.judge.streaks import group_of
 from slicer.queue.model import Attributes, Entry, JobState, Kind, Status
 from slicer.queue.plans import Plans
@@ -32,6 +31,7 @@ from slicer.queue.start.pending import Pending, to_ask
 from slicer.queue.state import folding
 from slicer.queue.state.register import Register
 from slicer.record import replace
+from slicer.retry import PAUSE_MOST_S
 
 _MOST_KINDS = 128  # of jobs with GPUs, requested at a time: each kind has a ticket
 _REGROUP_S = 30.0  # how often the jobs are sorted by their lengths

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slicer.queue.file.jobs_file import JobsFileError, load, parse, read
-from slicer.queue.model import Attributes, Entry, Kind, Retry
+from slicer.queue.model import Attributes, Entry, Kind
+from slicer.retry import Retry
 
 
 def one(text: str) -> Entry:

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from slicer.queue.engine.ended_attempt import EndedAttempt
 from slicer.queue.file.shell import Background
 from slicer.queue.judge.judging import Case, Judged, exit_code_of, judge, measured, raised
-from slicer.queue.model import GPU_FAILED, JobState, Retry, Status
+from slicer.queue.model import GPU_FAILED, JobState, Status
 from slicer.record import replace
+from slicer.retry import Retry
 
 GIB = 1024
 
