@@ -181,6 +181,10 @@ let
       matches "yield|each|launches(=([1-9][0-9]{0,5}|1000000))?|time=(${turn})"
     );
 
+    retry = is ''"any:2", "gpu:5" or "any:2,gpu:5"'' (
+      matches " *(any|gpu):[0-9]{1,9} *(, *(any|gpu):[0-9]{1,9} *)*"
+    );
+
     cpus = is ''CPU list such as "0-3,8" or [ 0 1 ]'' isCpus;
     nodes = is ''list of memory nodes such as "0-1" or [ 0 1 ]'' isCpus;
     gpus = is ''GPUs by index or UUID such as "0,1", [ 0 1 ] or "GPU-5a3c"'' (

@@ -189,6 +189,7 @@ class Profile(Demand):
     grace_s: float | None = None  # of the command alone, once it is asked to end; None: by TimeoutStopSec
     preemptible: bool = False  # it gives way to other jobs, and runs again
     min_run_s: float | None = 600.0  # but not before it has run for so long; None: never
+    retry: str = ""  # how often it runs again after failures, as in "any:2,gpu:3"; "" unsaid
 
 
 @record
@@ -435,6 +436,20 @@ class Git:
 
 
 @record
+class PastAttempt:
+    """One of several runs of a job, under one id. The fields are those of an outcome."""
+
+    number: int  # from 1
+    reason: Reason
+    exit_code: int
+    signal: int | None
+    ended_by: EndedBy
+    started_at: float
+    wall_s: float
+    gpus: tuple[str, ...]
+
+
+@record
 class Outcome:
     """How a job ended, with its figures."""
 
@@ -472,3 +487,4 @@ class Outcome:
     log: str = ""  # the file that its output went to; "" where slicer did not open one
     gpu_indices: tuple[int, ...] = ()  # of gpus, as users see them; () unknown
     git: Git | None = None  # None: it ran in no work tree of git, or git was not asked
+    attempts: tuple[PastAttempt, ...] = ()  # of a job that ran again: the last 100, this one included

@@ -159,6 +159,7 @@ def test_in_the_background_it_begins_again(night: Night, gate: Gate) -> None:
     night.slicer("stop", job)
     (ended,) = [each for each in night.box.outcomes() if each.job == job]
     assert ended.ended_by == "slicer stop"
+    assert [each.ended_by for each in ended.attempts] == ["gave way", "slicer stop"]
     night.assert_clean()
 
 

@@ -134,7 +134,8 @@ def test_requeue_runs_the_same_job_again(slurm: SlurmCommands) -> None:  # U9
     number = slurm.submitted("-G1", "-o", "out", slurm.script(f'{again}; echo "$SLURM_JOB_ID"'))
     until(lambda: slurm.states(number) == {number: "COMPLETED"}, "its second run has ended")
     assert (slurm.box.root / "out").read_text() == f"{number}\n"
-    assert [outcome.reason for outcome in slurm.box.outcomes()] == ["exited", "stopped"]
+    (outcome,) = slurm.box.outcomes()
+    assert [each.reason for each in outcome.attempts] == ["stopped", "exited"]
     assert "does not run" in slurm("scontrol", "requeue", number, code=1).stderr
     slurm.box.assert_clean()
 

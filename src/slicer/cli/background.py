@@ -16,13 +16,14 @@ from slicer.backend import has_systemd
 from slicer.cli import say
 from slicer.detach import handover, service, starting
 from slicer.errors import EX_OK, EX_SLICER, StateError, UsageError
+from slicer.job.again import Again, Reruns
 from slicer.job.job import Follower
 from slicer.job.launch import open_ledger
 from slicer.job.launch import run as run_job
 from slicer.job.plan import Invocation, plan_of
 from slicer.job.scope import label
 from slicer.kernel.signals import block_interrupts, block_only_interrupts, signal, unblock_interrupts
-from slicer.kernel.sleep import until_moment
+from slicer.kernel.sleep import until_moment, until_readable
 from slicer.ledger.ledger import Ledger
 from slicer.model import Outcome
 from slicer.outcome import history, job_files
@@ -67,6 +68,10 @@ def asked(options: dict[str, Any], invocation: Invocation) -> tuple[tuple[str, .
     if options["log_to"] and not options["detach"]:
         hint = "without --detach the output goes where slicer's does: > FILE"
         raise UsageError("goes with --detach", where="--output", hint=hint)
+    if options["retry"] and not options["detach"]:
+        hint = "slicer run -d --retry …, then slicer logs -f"
+        message = "goes with --detach: here a second run would find its input read"
+        raise UsageError(message, where="--retry", hint=hint)
     which = next((name for name in ("detach", "after", "begin") if options[name]), "")
     if invocation.exec and which:
         raise UsageError(f"--{which} cannot go with --exec: nobody stays to do it", where="--exec")
@@ -288,18 +293,10 @@ class _Detached(_Noted):
         log = os.readlink("/proc/self/fd/1")
         self._is_ready = False
         is_bounded = not options["log_to"]
-        detached = replace(invocation, job=job, log=log, is_bounded=is_bounded, goes_on=True)
+        self._reruns = Reruns(self._is_asked)
+        detached = replace(invocation, job=job, log=log, is_bounded=is_bounded, reruns=self._reruns)
         begins_at = float(options["begins_at"]) if options["begins_at"] else None
         super().__init__(options["verbosity"], detached, options["awaits"], begins_at)
-
-    def run(self, to_its_end: ToItsEnd, told: Told) -> int:
-        code = super().run(to_its_end, told)
-        if self._files is not None and self._files.take_again(self._file.job):
-            unblock_interrupts()
-            command = [*starting.program(), *sys.argv[1:]]
-            command[command.index("--detached") + 1] = os.urandom(6).hex()
-            os.execv(command[0], command)
-        return code
 
     def _hear(self, text: str) -> bool:
         super()._hear(text)
@@ -314,30 +311,63 @@ class _Detached(_Noted):
         return False
 
     def _run_job(self) -> Outcome:
-        from slicer.job.ending import goes_on
-
         outcome = super()._run_job()
-        while goes_on(self._invocation, outcome):
-            outcome = self._run_again(outcome)
+        while self._reruns.is_due:
+            outcome = self._run_again(outcome, self._reruns.known)
         return outcome
 
-    def _run_again(self, before: Outcome) -> Outcome:
-        """It has given way. If it never begins again, its outcome is that of its last attempt."""
-        block_only_interrupts()
+    def _is_asked(self) -> bool:
         try:
-            os.write(1, b"slicer: gave way to another job, and begins again\n")
+            return self._files is not None and self._files.take_again(self._file.job)
+        except OSError as error:
+            say.line(f"whether the job was asked to run again cannot be read: {error.strerror}")
+            return False
+
+    def _run_again(self, before: Outcome, again: Again) -> Outcome:
+        """If it never begins again, its outcome is that of its last attempt."""
+        from slicer import moments
+
+        block_only_interrupts()
+        now = time.time()
+        at = now + again.pause_s if again.pause_s else None
+        known = {"attempts": again.attempts, "again": again.next_words}
+        self._file = replace(self._file, after=(), begins_at=at, **known)
+        self._note()
+        when = "" if at is None else f", {moments.words(at, now)}"
+        try:
+            os.write(1, f"slicer: {again.why}{when}\n".encode())
         except OSError:
             pass  # the disk has no room
-        self._awaits, self._begins_at = (), None
-        self._invocation = replace(self._invocation, gave_way=self._invocation.gave_way + 1)
+        # --no-wait is about its beginning.
+        self._invocation = replace(self._invocation, gave_way=again.gave_way, wait=True)
         try:
             return super()._run_job()
         except BaseException:
+            say.line(f"{again.next_words} never began")
             try:
-                history.append(before, history.default_path(os.environ))
+                history.append(replace(before, attempts=again.attempts), history.default_path(os.environ))
             except StateError as error:
                 say.line(str(error))
             raise
+
+    def _wait_first(self, mask: frozenset[int]) -> None:
+        if not self._file.again:
+            super()._wait_first(mask)
+        elif pause_s := self._reruns.known.pause_s:
+            until_readable([], pause_s, mask)
+
+    def _note(self) -> None:
+        try:
+            if self._files is not None:
+                self._files.write(self._file)
+        except StateError as error:  # it runs, and only others miss what the file says
+            say.line(str(error))
+
+    def begun(self) -> None:
+        super().begun()
+        if self._file.again:
+            self._file = replace(self._file, again="")
+            self._note()
 
     def finished(self, outcome: Outcome) -> None:
         """The history tells how it ended, and ``slicer logs -f`` and ``slicer wait`` say it."""

@@ -48,7 +48,7 @@ OPTIONS = {
     "--dependency --depends --depends-on -a": "--after JOB",
     "--time -t --time-limit --max-time": "--timeout 2h",
     "--array --param": "slicer queue add FILE --param i=1..9 -- COMMAND {i}, then slicer queue FILE",
-    "--retries --retry --requeue --restart": "[retry=any:2] before a line of a jobs file, for slicer queue",
+    "--retries --requeue --restart": "--retry any:2, with --detach or before a line of a jobs file",
     "--out -o --error": "> FILE behind the command; with --detach: --output FILE",
     "--property": "--set MemoryMax=8G",
     "--delay --at --start --from": "--begin 22:00",

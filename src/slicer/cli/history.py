@@ -24,7 +24,7 @@ from slicer.job.find import UnknownJob
 from slicer.job.words import ENDED_BY
 from slicer.kernel.signals import signal, signal_name
 from slicer.kernel.users import group_name, user_name
-from slicer.model import GAVE_WAY, Git, Outcome
+from slicer.model import GAVE_WAY, Git, Outcome, PastAttempt
 from slicer.outcome import samples
 from slicer.outcome.history import default_path, read
 from slicer.outcome.outcome_file import outcome_json
@@ -219,7 +219,7 @@ def _plot_title(job: str, name: str, how: str, length_s: float) -> str:
     return f"{called}: {how} after {format_duration(length_s)}"
 
 
-def ended(outcome: Outcome) -> str:
+def ended(outcome: Outcome | PastAttempt) -> str:
     """How a job ended, in a word or two."""
     if outcome.ended_by == GAVE_WAY:
         return GAVE_WAY
@@ -230,6 +230,17 @@ def ended(outcome: Outcome) -> str:
     if outcome.reason == "unknown":
         return "lost"
     return "ok" if outcome.exit_code == 0 else f"exit {outcome.exit_code}"
+
+
+def attempt_rows(attempts: Iterable[PastAttempt]) -> list[tuple[str, str]]:
+    """How each of a job's attempts ended, as in "2: exit 3 after 12m, from 2026-11-28 22:00:30 +0100"."""
+    return [
+        (
+            f"attempt {each.number}",
+            f"{ended(each)} after {format_duration(each.wall_s)}, from {_precisely(each.started_at)}",
+        )
+        for each in attempts
+    ]
 
 
 def _when(started_at: float, now: float) -> str:
@@ -272,6 +283,7 @@ def details(outcome: Outcome, more: Iterable[tuple[str, str]] = ()) -> list[Line
             ("command", command_text(outcome.command, limit=100_000)),
             ("ended", code),
             *(("" if number else _LAST, line) for number, line in enumerate(last)),
+            *attempt_rows(outcome.attempts),
             ("started", _precisely(outcome.started_at)),
             ("waited", format_duration(outcome.waited_s)),
             ("wall time", format_duration(outcome.wall_s)),

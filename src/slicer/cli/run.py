@@ -105,7 +105,7 @@ def _run(options: dict[str, Any], command: tuple[str, ...]) -> int:
 
         unblock_interrupts()
         return guarded(lambda: show(invocation, options))
-    if any(options[name] for name in ("detach", "detached", "after", "begin", "log_to")):
+    if any(options[name] for name in ("detach", "detached", "after", "begin", "log_to", "retry")):
         from slicer.cli import background
 
         return background.run(options, invocation, to_its_end, lambda act: _told(options, act))

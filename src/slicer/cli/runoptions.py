@@ -91,6 +91,7 @@ GROUPS = {
             "--preemptible", "preemptible",
             "Give way to other jobs: be ended (SIGTERM first), and with -d run again.", None,
         ),
+        _option("--retry", "WHEN:N", "With -d: run again after a failure (any:2) or its GPU's (gpu:3)."),
         _flag("--exec", "exec", "Become the command instead of supervising it; no outcome is recorded."),
         _flag("--docker", "docker", "For containers of docker: a slice of the job, $SLICER_SLICE."),
         _flag("--no-container", "container", "Let podman and docker put containers elsewhere.", True, False),
@@ -125,6 +126,7 @@ OPTIONS = tuple(option for group in GROUPS.values() for option in group)
 _SCOPE_FIELDS = (
     "set", "backend", "exec", "docker", "container", "journal", "dry_run", "share", "share_mode", "notify",
     "detach", "log_to", "after", "begin", "job", "follower", "detached", "awaits", "begins_at", "preemptible",
+    "retry",
 )  # fmt: skip
 
 _HOLD_OPTIONS = (

@@ -12,7 +12,7 @@ import click
 from slicer import moments
 from slicer.broker.client.standing import read
 from slicer.cli import complete, output, say
-from slicer.cli.history import details
+from slicer.cli.history import attempt_rows, details
 from slicer.cli.job_register import JobRegister, KnownJob, attempts_of
 from slicer.cli.status_json import job_json, ticket_json
 from slicer.errors import SlicerError
@@ -23,7 +23,7 @@ from slicer.kernel import cgroup
 from slicer.ledger.ledger import Ledger
 from slicer.model import Lease
 from slicer.outcome import job_files
-from slicer.outcome.outcome_file import outcome_json
+from slicer.outcome.outcome_file import attempts_json, outcome_json
 from slicer.quantity import format_duration, format_estimate, format_mib, format_size
 from slicer.record import as_dict
 from slicer.text import counted, slots_words, visible
@@ -62,7 +62,8 @@ def command(job: str | None, as_json: bool) -> None:
     if as_json:
         output.show_json(data)
     else:
-        output.show(output.rows([(name, value) for name, value in _rows(data) if value]), cuts=False)
+        rows = _rows(data) + attempt_rows(known.file.attempts if known.file else ())
+        output.show(output.rows([(name, value) for name, value in rows if value]), cuts=False)
 
 
 # -- the data -----------------------------------------------------------------------------------------------
@@ -75,7 +76,8 @@ def _data(known: KnownJob, jobs: JobRegister) -> dict[str, Any]:
         "job": known.job, "name": known.name or None, "state": known.state, "command": known.command,
         "directory": said.directory if said else _directory(known), "profile": said.profile if said else None,
         "log": known.output or None, "after": list(file.after) if file else [],
-        "begins_at": file.begins_at if file else None,
+        "begins_at": file.begins_at if file else None, "again": (file.again or None) if file else None,
+        "attempts": attempts_json(said.attempts) if said else [],
         "exit_code": outcome.exit_code if outcome else file.exit_code if file else None,
         "why": file.why or None if file else None,
         "running": None, "waiting": None, "outcome": outcome_json(outcome) if outcome else None,
@@ -134,12 +136,13 @@ _STATES = {"after": "begins later", "waiting": "waits", "running": "runs", "ende
 def _rows(data: dict[str, Any]) -> list[tuple[str, str]]:
     running, waiting, queue = data["running"], data["waiting"], data["queue"]
     begins = data["state"] == "after" and data["begins_at"] is not None
+    again = f" ({data['again']})" if data["again"] else ""
     rows = [
         ("job", data["job"] or "-"),
         ("name", data["name"] or "-"),
         ("state", _STATES[data["state"]] + _how_ended(data)),
         ("after", ", ".join(data["after"])),
-        ("begins", moments.words(data["begins_at"], time.time()) if begins else ""),
+        ("begins", moments.words(data["begins_at"], time.time()) + again if begins else ""),
         ("command", data["command"]),
         ("directory", data["directory"] or ""),
         ("profile", data["profile"] or ""),

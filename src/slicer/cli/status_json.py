@@ -83,7 +83,7 @@ def server_json(server: ServerStanding, now_s: float) -> dict[str, Any]:
 
 def _later(file: DetachedJob, now_s: float) -> dict[str, Any]:
     return {
-        **picked(file, "job name? pid after begins_at"),
+        **picked(file, "job name? pid after begins_at again?"),
         "waited": max(0.0, round(now_s - file.began_at, 1)),
         "command": command_text(file.command),
         **picked(file, "log?"),

@@ -212,7 +212,7 @@ def _begins(file: DetachedJob, names: Mapping[str, str], now_s: float) -> str:
     words = [word.partition(":") for word in file.after]
     begins = [f"after {names.get(job) or job}:{condition}" for job, _, condition in words]
     begins += [moments.words(file.begins_at, now_s)] if file.begins_at is not None else []
-    return ", ".join(begins)
+    return ", ".join(begins) + (f" ({file.again})" if file.again else "")
 
 
 # -- below a row --------------------------------------------------------------------------------------------

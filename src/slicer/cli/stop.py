@@ -194,6 +194,8 @@ class _Stopping:
         if lease.job in self._failed:
             raise self._failed[lease.job]
         await_end(lease, self._jobs.ledger, self._manner)
+        if known.file is not None:
+            _tell_files([known])  # it may have ended by itself just before, and run again
         return f"stopped {known.job}  {known.label}", _data(known, "stopped")
 
 
@@ -206,7 +208,7 @@ def _tell_ended(known: KnownJob) -> Done:
 
 
 def _tell_files(files: list[KnownJob]) -> None:
-    """End the detached jobs that wait for others."""
+    """End the detached jobs that wait for others, or to run again."""
     for each in files:
         assert each.file is not None
         signal_process(each.file.pid, each.file.pid_start, os.geteuid(), signal.SIGTERM)

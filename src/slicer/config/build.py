@@ -72,6 +72,7 @@ PROFILE: dict[str, Row] = {
     "grace_s": ("time", None),
     "preemptible": ("flag", False),
     "min_run_s": ("wait", 600.0),
+    "retry": ("retry", ""),
     "share": (SHARES, "off"),
     "share_mode": ("share-mode", "yield"),
     "share_skip_syncs": ("syncs", 0),

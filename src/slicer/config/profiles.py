@@ -98,6 +98,7 @@ class Overrides:
     notify: str | None = None
     gpu_ids: str | None = None
     preemptible: bool | None = None
+    retry: str | None = None
 
 
 NO_OVERRIDES = Overrides()

@@ -243,6 +243,18 @@ def _gpu_name(word: object) -> str:
 
 
 # The reader of each kind of values that most configurations have.
+def _retry(entry: Entry, label: str) -> str:
+    """The text, which can be parsed."""
+    from slicer.retry import parse_retry
+
+    said = text(entry, label)
+    try:
+        parse_retry(said)
+    except ValueError as bad:
+        raise refuse(entry, label, f"{bad}, not {said!r:.40}") from None
+    return said
+
+
 READERS: dict[str, Reader] = {
     "text": text,
     "path": _path,
@@ -260,4 +272,5 @@ READERS: dict[str, Reader] = {
     "finite-wait": finite,
     "auto-time": _auto_time,
     "keep": _keep,
+    "retry": _retry,
 }

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from slicer.job.gpu_watch import GpuWatch
-    from slicer.job.plan import Invocation
     from slicer.ledger.held_lease import HeldLease
     from slicer.ledger.ledger import Ledger
     from slicer.model import EndedBy, Git, Sharing
@@ -178,9 +177,11 @@ def finish(
     faults.point("ending-released")
     if outcome.gpus and not outcome.exit_code:  # a failed run says little about others
         _try(job, held, warn, lambda: held.note_run(outcome.wall_s - (outcome.paused_s or 0.0)))
-    if goes_on(job, outcome):
-        _try(job, held, warn, held.alert)
-        return outcome
+    if job.reruns is not None:
+        if not held.is_outlived and job.reruns.decide(outcome, job.profile.retry):
+            _try(job, held, warn, held.alert)
+            return outcome
+        outcome = job.reruns.summed(outcome)
     _try(job, held, warn, lambda: _append(job, outcome, held, warn, series))
     if series is not None and job.broker:
         _try(job, held, warn, lambda: _tell_sampled(job, series))
@@ -190,11 +191,6 @@ def finish(
     for hear in heard:
         _try(job, held, warn, hear)
     return outcome
-
-
-def goes_on(job: Job | Invocation, outcome: Outcome) -> bool:
-    """Whether the job has given way, and its process runs it again: then it has not ended."""
-    return job.goes_on and outcome.reason == "stopped" and outcome.ended_by == GAVE_WAY
 
 
 def _try(job: Job, held: HeldLease, warn: Callable[[str], None], act: Callable[[], str | None]) -> None:

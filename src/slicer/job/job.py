@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Protocol
 
+    from slicer.job.again import Reruns
     from slicer.job.command import Output
     from slicer.job.gpu_use import Found, GpuUse
     from slicer.ledger.held_lease import HeldLease
@@ -111,7 +112,7 @@ class Job:
     # Of a job without a terminal, detached or of a queue:
     log: str = ""  # the path of the file that takes the command's output
     log_mib: int = 0  # beyond this size its beginning is freed; 0: never
-    goes_on: bool = False  # if it gives way, its process requests a lease again
+    reruns: Reruns | None = None  # whether its process runs it again; None: never
     # Only of a queue's job:
     directory: str = ""  # to run in
     queue: str = ""  # the path of its jobs file

@@ -235,7 +235,8 @@ class Keeper:
         """The supervisor is dead. It may have recorded the outcome, but history keeps one row per job."""
         from slicer.job import ending
 
-        self._job = replace(self._job, goes_on=False)  # nobody is left who would run it again
+        if self._job.reruns is not None:  # nobody is left who would run it again
+            self._job.reruns.is_over = True
         if report.exec_errno:
             ending.release(self._job, self._held)
         else:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from slicer.backend import Backend
     from slicer.config.profiles import Config, Overrides
+    from slicer.job.again import Reruns
     from slicer.job.job import Attempt
     from slicer.ledger.ledger import Ledger
     from slicer.ledger.nesting import OuterJobs
@@ -67,8 +68,8 @@ class Invocation:
     is_bounded: bool = False  # the log's beginning is freed as configured in [logs]
     container: bool = True  # containers stay in the job
     docker: bool = False  # it has a slice of its own, for those of dockerd that its command starts
-    goes_on: bool = False  # if it gives way, its process requests a lease again
-    gave_way: int = 0  # how often it has done so
+    reruns: Reruns | None = None  # whether its process runs it again; None: never
+    gave_way: int = 0  # how often it has given way
     # Of a queue's line:
     directory: str = ""  # to run in
     attempt: Attempt | None = None
@@ -307,7 +308,7 @@ def job_of(job_id: str, plan: Plan, spec: ScopeSpec, backend: Backend) -> Job:
         env=lambda gpus: environment(plan, gpus, job_id), profile=plan.profile, spec=spec,
         outcome_path=os.path.abspath(path) if path else "", history_path=default_path(plan.environ),
         history_keep_s=plan.config.history_keep_s, with_git=plan.config.history_git,
-        with_journal=invocation.journal, policy=plan.config.policy, goes_on=invocation.goes_on,
+        with_journal=invocation.journal, policy=plan.config.policy, reruns=invocation.reruns,
         queue=invocation.queue, route=invocation.route, output=invocation.output, sharing=plan.sharing,
         broker=plan.broker, ends_with_caller=bool(invocation.program), notify=_notify(plan),
         log=invocation.log, log_mib=plan.config.log_mib if invocation.is_bounded else 0,

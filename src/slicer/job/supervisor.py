@@ -262,7 +262,8 @@ class Supervisor:
         ending.forget(self._job, self._held)  # only now, because the keeper might have needed the file
         self._dismiss()
         faults.point("supervisor-reaped-keeper")
-        has_ended = not report.exec_errno and not ending.goes_on(self._job, outcome)
+        is_due = self._job.reruns is not None and self._job.reruns.is_due
+        has_ended = not report.exec_errno and not is_due
         if self._job.notify is not None and has_ended:
             from slicer.job.notifying import tell_end
 

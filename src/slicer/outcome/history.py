@@ -183,6 +183,8 @@ def _row(outcome: Outcome) -> list[Sql]:
         value = getattr(outcome, column)
         if column in (*schema.LISTS, *schema.NUMBERS):
             value = json_array(value)
+        elif column == schema.ATTEMPTS:
+            value = json_array(map(as_dict, value))
         elif column == schema.COUNTS:
             value = json_text({name: value[name] for name in sorted(value)})
         elif column in (schema.SHARING, schema.GIT):
@@ -239,7 +241,7 @@ def _outcomes(rows: Iterable[tuple[Any, ...]]) -> Iterator[Outcome]:
     import functools
     import json
 
-    from slicer.outcome.outcome_file import git_from, sharing_from
+    from slicer.outcome.outcome_file import attempts_from, git_from, sharing_from
 
     @functools.lru_cache(_REPEATED)
     def listed(text: str) -> tuple[Any, ...]:
@@ -253,6 +255,7 @@ def _outcomes(rows: Iterable[tuple[Any, ...]]) -> Iterator[Outcome]:
         values[schema.COUNTS] = json.loads(values[schema.COUNTS])
         for column, reader in ((schema.SHARING, sharing_from), (schema.GIT, git_from)):
             values[column] = _nested(values[column], reader)
+        values[schema.ATTEMPTS] = _nested(values[schema.ATTEMPTS], attempts_from) or ()
         yield Outcome(usage=usage, **values)
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import _sqlite3
     from collections.abc import Iterable
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 
 # A column for each field of Outcome and Usage, in the order of insertion; lists are JSON arrays,
 # slots, sharing and git JSON objects.
@@ -26,6 +26,8 @@ COLUMNS = OUTCOME + USAGE
 GIT = "git"
 _GPU_INDICES = "gpu_indices TEXT NOT NULL DEFAULT '[]'"
 _GIT = "git TEXT"
+ATTEMPTS = "attempts"
+_ATTEMPTS = "attempts TEXT NOT NULL DEFAULT '[]'"
 _SCHEMA = f"""\
 CREATE TABLE outcomes (
     id INTEGER PRIMARY KEY,  -- in the order of the jobs' ends
@@ -62,6 +64,7 @@ CREATE TABLE outcomes (
     log TEXT NOT NULL DEFAULT '',  -- the file with its output
     {_GPU_INDICES},  -- JSON array, in the order of gpus
     {_GIT},  -- JSON object: which code ran
+    {_ATTEMPTS},  -- JSON array of objects: of a job that ran again, how each attempt ended
     cpu_s REAL,
     cpu_user_s REAL,
     cpu_system_s REAL,
@@ -100,6 +103,7 @@ _SAMPLES = "CREATE TABLE samples (job TEXT PRIMARY KEY, series BLOB NOT NULL)"
 _ADDED = {
     6: (f"ALTER TABLE outcomes ADD COLUMN {_GPU_INDICES}", _SAMPLES),
     7: (f"ALTER TABLE outcomes ADD COLUMN {_GIT}",),
+    8: (f"ALTER TABLE outcomes ADD COLUMN {_ATTEMPTS}",),
 }
 MIGRATED = tuple(_ADDED)
 INSERT = f"INSERT OR IGNORE INTO outcomes ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any, TypeVar
 
+    from slicer.model import PastAttempt
+
     _T = TypeVar("_T")
 
 _HINT = "move it away"
@@ -56,6 +58,8 @@ class DetachedJob:
     exit_code: int | None = None  # slicer's; None: it has not ended, or was killed
     why: str = ""  # why its command did not run; "" if it ran
     begins_at: float | None = None  # seconds since the epoch, not before then; None: at any time
+    again: str = ""  # what it waits to begin after an earlier end: "attempt 2 of 3"; "" nothing
+    attempts: tuple[PastAttempt, ...] = ()  # that have ended
 
     @property
     def begins_later(self) -> bool:
@@ -66,8 +70,9 @@ class DetachedJob:
     def unseen(self) -> str:
         """What became of it, in words, if it neither lives nor said how it ended."""
         if self.boot_id != proc.boot_id():
-            return "the machine was restarted, or lost its power, before it ended"
-        return KILLED
+            before = f"{self.again} began" if self.again else "it ended"
+            return f"the machine was restarted, or lost its power, before {before}"
+        return f"it was killed before {self.again} began" if self.again else KILLED
 
     def is_alive(self) -> bool:
         """Whether its supervisor lives."""
@@ -91,7 +96,8 @@ class JobFiles:
         The end also fits into the place of the beginning, so a disk that is full by then does not lose it.
         """
         name = f"{file.job}.json"
-        data = json_text({"version": _VERSION, **as_dict(file)}).encode()
+        said = as_dict(file) | {"attempts": tuple(map(as_dict, file.attempts))}
+        data = json_text({"version": _VERSION, **said}).encode()
         try:
             try:
                 os.close(self._directory.replace(name, data.ljust(len(data) + _ROOM) + b"\n", mode=0o600))
@@ -119,9 +125,11 @@ class JobFiles:
             return None
         import json  # only others read it
 
+        from slicer.outcome.outcome_file import RECORDS
+
         try:
-            said = json.loads(data)
-            values = {field: json_reader(kind)(said[field]) for field, kind in _FIELDS.items()}
+            said = {"again": "", "attempts": [], **json.loads(data)}  # a version before knew none
+            values = {field: json_reader(kind, RECORDS)(said[field]) for field, kind in _FIELDS.items()}
             check_fields(values)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             path = f"{self._directory.path}/{name}"

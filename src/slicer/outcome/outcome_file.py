@@ -9,14 +9,15 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Iterable
 from typing import Any
 
 from slicer.errors import StateError
-from slicer.model import Git, Outcome, Sharing, Usage
+from slicer.model import Git, Outcome, PastAttempt, Sharing, Usage
 from slicer.record import as_dict
 from slicer.state.directory import Directory, find
 from slicer.state.named_file import RULES, names_open_file
-from slicer.state.statefile import check_fields, json_reader
+from slicer.state.statefile import JsonRules, check_fields, json_reader
 
 VERSION = 1
 
@@ -29,15 +30,16 @@ def outcome_json(outcome: Outcome) -> dict[str, Any]:
     data["forced"] = bool(outcome.forced)
     data["sharing"] = sharing_json(outcome.sharing) if outcome.sharing is not None else None
     data["git"] = git_json(outcome.git) if outcome.git is not None else None
+    data["attempts"] = attempts_json(outcome.attempts)
     return {name: _json_value(value) for name, value in data.items()}
 
 
 def outcome_from(data: Any) -> Outcome:
     """Reverses :func:`outcome_json`, and checks each field. Raises what :data:`INVALID` names."""
     usage = {name: json_reader(kind)(data["usage"].get(name)) for name, kind in _USAGE.items()}
-    said = {"gpu_indices": [], "git": None, **data}  # a file of a version before has none
+    said = {"gpu_indices": [], "git": None, "attempts": [], **data}  # a version before has none
     said.update(unit="" if data["unit"] is None else data["unit"], forced=int(data["forced"]))
-    values = {name: json_reader(kind)(said[name]) for name, kind in _OUTCOME.items()}
+    values = {name: json_reader(kind, RECORDS)(said[name]) for name, kind in _OUTCOME.items()}
     check_fields(values)
     sharing, git = sharing_from(data["sharing"]), git_from(said["git"])
     return Outcome(usage=Usage(**usage), sharing=sharing, git=git, **values)
@@ -64,6 +66,23 @@ def sharing_from(data: Any) -> Sharing | None:
     values = {name: json_reader(kind)(said[name]) for name, kind in _SHARING.items()}
     check_fields(values)
     return Sharing(**values)
+
+
+def attempts_json(attempts: Iterable[PastAttempt]) -> list[dict[str, Any]]:
+    """A job's attempts, in JSON's types."""
+    return [{name: _json_value(value) for name, value in as_dict(each).items()} for each in attempts]
+
+
+def attempt_from(data: Any) -> PastAttempt:
+    """Reverses :func:`attempts_json`, for one. Raises ValueError, TypeError, KeyError."""
+    values = {name: json_reader(kind)(data[name]) for name, kind in _ATTEMPT.items()}
+    check_fields(values)
+    return PastAttempt(**values)
+
+
+_ATTEMPT: dict[str, str] = PastAttempt.__annotations__
+RECORDS = JsonRules(records={"PastAttempt": attempt_from})  # of an outcome's or a job's file
+attempts_from = json_reader(Outcome.__annotations__["attempts"], RECORDS)
 
 
 def git_json(git: Git) -> dict[str, Any]:

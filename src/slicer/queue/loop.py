@@ -65,8 +65,9 @@ class Queue:
                 "contains no jobs", name=options.jobs_file, hint="--watch waits for new lines"
             )
         self._conclusions = Conclusions(
-            self.register, options, plans.margin_mib, self._engine.largest_mib, self._events, plans.shell
-        )
+            self.register, options, plans.margin_mib, self._engine.largest_mib, self._events, plans.shell,
+            plans.retry_of,
+        )  # fmt: skip
         held_back = HeldBack(self.register, options, self._events)
         self._dispatch = Dispatch(
             self.register, plans, self._engine, self._events, self._ledger.broker_now, held_back

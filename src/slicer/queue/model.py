@@ -299,7 +299,7 @@ class QueueOptions:
     hold_back: HoldBack = HoldBack()
     watch: bool = False
     oom_retries: int = 0
-    retry: Retry = Retry()
+    retry: Retry | None = None  # None: as the profiles say
     fresh: bool = False
     verbose: bool = False
     profile: str = "gpu"

@@ -21,8 +21,9 @@ from slicer.placement.lengths import Lengths, estimate, key_of
 from slicer.queue.file.doubts import Doubts
 from slicer.queue.file.jobs_file import refused
 from slicer.queue.file.shell import Shell
-from slicer.queue.model import Entry, Kind, QueueOptions, kind_of, label
+from slicer.queue.model import Attributes, Entry, Kind, QueueOptions, kind_of, label
 from slicer.record import replace
+from slicer.retry import Retry, parse_retry
 
 _T = TypeVar("_T")
 
@@ -156,6 +157,17 @@ class Plans:
         except (UsageError, ConfigError):
             return 0, None
         return profile.gpus, profile.vram_mib
+
+    def retry_of(self, entry: Entry | None) -> Retry:
+        """How often the line's job runs again: as it says itself, or the queue, or its profile."""
+        said = entry.attributes if entry is not None else Attributes()
+        if found := said.retry or self._options.retry:
+            return found
+        try:
+            profile = self._profile(said.kind, said.timeout_s)
+        except (UsageError, ConfigError):  # the line was changed meanwhile
+            return Retry()
+        return parse_retry(profile.retry) if profile.retry else Retry()
 
     def _profile(self, kind: Kind, timeout_s: float | None) -> Profile:
         known = self._profiles.get((kind, timeout_s))

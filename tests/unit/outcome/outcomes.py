@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slicer.model import Git, Outcome, Sharing, Usage
+from slicer.model import Git, Outcome, PastAttempt, Sharing, Usage
 from slicer.record import replace
 
 OUTCOME = Outcome(
@@ -37,9 +37,21 @@ OUTCOME = Outcome(
     changed_outside=("DeviceAllow=/dev/null rw, char-pts rw",),
     gpu_indices=(3, 0),
     git=Git("5a3c9f01" * 5, "main", 1, "0c1d2e3f" * 8),
+    attempts=(
+        PastAttempt(1, "exited", 3, None, "", 1_700_000_000.5, 1.5, ("GPU-2",)),
+        PastAttempt(2, "signal", 139, 11, "gpu", 1_700_000_032.5, 0.25, ()),
+    ),
     sharing=Sharing(
-        wants="both", mode="time=5ms", processes=2, gated=5000, turns=7, held_s=9.25, peak_mib=(6000, 0),
-        overhead_mib=(512, 0), got_past_cap=1, troubles=("mps", "other"),
+        wants="both",
+        mode="time=5ms",
+        processes=2,
+        gated=5000,
+        turns=7,
+        held_s=9.25,
+        peak_mib=(6000, 0),
+        overhead_mib=(512, 0),
+        got_past_cap=1,
+        troubles=("mps", "other"),
     ),
 )
 OTHER = replace(OUTCOME, job="b" * 12)

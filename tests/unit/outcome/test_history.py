@@ -291,7 +291,7 @@ def test_reading_a_damaged_database_says_so_and_moves_nothing(path: str) -> None
 # -- what is refused ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("by", "advice"), [(1, "upgrade"), (-3, "move it away")])
+@pytest.mark.parametrize(("by", "advice"), [(1, "upgrade"), (-4, "move it away")])
 def test_a_history_of_another_version_is_left_alone(path: str, by: int, advice: str) -> None:
     history.append(OUTCOME, path)
     other = history_schema.SCHEMA_VERSION + by

@@ -10,6 +10,7 @@ import sys
 import textwrap
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ from tests.unit.outcome.outcomes import OTHER, OUTCOME
 pytestmark = pytest.mark.both_pythons
 
 SRC = str(Path(history.__file__).parents[2])
-VERSIONS = (6, 7)  # history-N.sql: as slicer made it, with two jobs and a decision
+VERSIONS = (6, 7, 8)  # history-N.sql: as slicer made it, with two jobs and a decision
 JOBS = ["0123456789ab", "ba9876543210"]
 
 
@@ -57,7 +58,9 @@ def test_a_new_row_migrates_and_keeps_all_rows(path: str, version: int) -> None:
     found = history.read(path)
     assert found[0] == OTHER
     assert [outcome.job for outcome in found[1:]] == JOBS[::-1]
-    unknown = {"git": None, **({"gpu_indices": ()} if version == 6 else {})}  # nobody had noted them
+    unknown: dict[str, Any] = {"attempts": ()}  # nobody had noted them
+    unknown |= {"git": None} if version < 8 else {}
+    unknown |= {"gpu_indices": ()} if version < 7 else {}
     assert found[2] == replace(OUTCOME, **unknown)
     (decision,) = decisions.read(path)
     assert decision.row.job == JOBS[0]

@@ -17,6 +17,7 @@ from slicer.outcome import job_files
 from slicer.outcome.job_files import DetachedJob, JobFiles
 from slicer.record import as_dict, replace
 from slicer.state.directory import open_or_make
+from tests.unit.outcome.outcomes import OUTCOME
 
 JOB = "3f2a9c01b7de"
 FILE = DetachedJob(
@@ -25,12 +26,18 @@ FILE = DetachedJob(
 )  # fmt: skip
 
 
+ATTEMPT = as_dict(OUTCOME.attempts[0])
+
+
 @pytest.fixture
 def files(tmp_path: Path) -> JobFiles:
     return JobFiles(open_or_make(str(tmp_path / "jobs"), job_files.RULES))
 
 
-@pytest.mark.parametrize("file", [FILE, replace(FILE, exit_code=75, why="will not run", after=())])
+AGAIN = replace(FILE, again="attempt 3 of 3", attempts=OUTCOME.attempts, begins_at=2e9)
+
+
+@pytest.mark.parametrize("file", [FILE, replace(FILE, exit_code=75, why="will not run", after=()), AGAIN])
 def test_it_is_read_back_as_it_was_written(files: JobFiles, file: DetachedJob) -> None:  # U1
     files.write(file)
     assert files.read(JOB) == file
@@ -58,6 +65,11 @@ def test_it_is_run_again_once_and_only_if_that_was_asked(
         {"pid": -1}, {"pid": "1"}, {"pid": True}, {"pid": 1 << 40}, {"boot_id": "x"}, {"job": "../../etc"},
         {"exit_code": 256}, {"exit_code": "0"}, {"command": "rm"}, {"command": [1]}, {"after": None},
         {"began_at": "now"}, {"began_at": -1}, {"log": None}, {"pid_start": 1 << 70},
+        {"again": 2}, {"attempts": {}}, {"attempts": ["x"]}, {"attempts": [{"number": 1}]},
+        *({"attempts": [ATTEMPT | wrong]} for wrong in (
+            {"number": "1"}, {"reason": "bored"}, {"exit_code": 256}, {"signal": 0}, {"ended_by": "mallory"},
+            {"wall_s": float("nan")}, {"gpus": "GPU-1"}, {"gpus": ["../x"]},
+        )),
     ],
 )  # fmt: skip
 def test_no_field_is_believed_that_cannot_be(files: JobFiles, tmp_path: Path, change: dict[str, Any]) -> None:
@@ -82,6 +94,21 @@ def test_whatever_is_in_it_costs_itself_alone(tmp_path_factory: pytest.TempPathF
     (place / f"{'0' * 12}.json").write_bytes(data)
     assert files.all(lambda _: None) == [FILE]
     files.close()
+
+
+def test_a_file_of_a_version_before_tells_of_no_attempts(files: JobFiles, tmp_path: Path) -> None:  # U1
+    files.write(FILE)
+    path = tmp_path / "jobs" / f"{JOB}.json"
+    said = json.loads(path.read_text())
+    del said["again"], said["attempts"]
+    path.write_text(json.dumps(said))
+    assert files.read(JOB) == FILE
+
+
+def test_what_ended_in_a_pause_says_so() -> None:  # U8
+    assert AGAIN.unseen == "it was killed before attempt 3 of 3 began"
+    rebooted = replace(AGAIN, boot_id="0" * 36)
+    assert rebooted.unseen.endswith("lost its power, before attempt 3 of 3 began")
 
 
 def test_a_process_of_another_boot_or_start_is_not_it(files: JobFiles) -> None:  # U1

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from slicer.errors import StateError
-from slicer.model import Git, Outcome, Sharing, Usage
+from slicer.model import Git, Outcome, PastAttempt, Sharing, Usage
 from slicer.outcome.outcome_file import outcome_json, write
 from slicer.record import replace
 from tests.unit.program import Cli
@@ -52,6 +52,7 @@ OUTCOME = Outcome(
         peak_mib=(6000, 0), overhead_mib=(512, 0), got_past_cap=1, troubles=("mps",),
     ),
     git=Git("5a3c9f01", "main", 1, "0c1d2e3f"),
+    attempts=(PastAttempt(1, "exited", 3, None, "gave way", 1795229137.5641468, 1.5, ("GPU-1",)),),
     usage=Usage(cpu_s=61.5, memory_peak_bytes=24 << 30, oom_kills=1),
 )
 
@@ -102,6 +103,18 @@ FIELDS = {
     "log": "",
     "gpu_indices": [],
     "git": {"commit": "5a3c9f01", "branch": "main", "dirty": True, "diff": "0c1d2e3f"},
+    "attempts": [
+        {
+            "number": 1,
+            "reason": "exited",
+            "exit_code": 3,
+            "signal": None,
+            "ended_by": "gave way",
+            "started_at": 1795229137.564147,
+            "wall_s": 1.5,
+            "gpus": ["GPU-1"],
+        }
+    ],
     "sharing": {
         "wants": "both",
         "mode": "yield",

@@ -161,8 +161,8 @@ Exit codes:
     help="How often to run a job again after CUDA OOM; [retries=N] overrides.",
 )  # fmt: skip
 @click.option(
-    "--retry", metavar="WHEN:N", default="any:0,gpu:3", show_default=True,
-    callback=lambda ctx, param, value: attributes.retry(value),
+    "--retry", metavar="WHEN:N", show_default="the profile's, else any:0,gpu:3",
+    callback=lambda ctx, param, value: None if value is None else attributes.retry(value),
     help="How often to run a job again, with pauses: after any failure, and after one of its GPU.",
 )  # fmt: skip
 @click.option(

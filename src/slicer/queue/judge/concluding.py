@@ -27,17 +27,21 @@ from slicer.queue.model import (
 from slicer.queue.state import folding
 from slicer.queue.state.folding import Ending
 from slicer.queue.state.register import Register
+from slicer.retry import Retry
 
 _FAILURES = ("exited", "signal")
 _LOST_CODE = 1
 
 
 class Conclusions:
-    """Records the ends of attempts. ``largest_mib``: the memory of the largest GPU the queue may use."""
+    """Records the ends of attempts. ``largest_mib``: the memory of the largest GPU the queue may use.
+
+    ``retry_of``: how often a line's job runs again.
+    """
 
     def __init__(
         self, register: Register, options: QueueOptions, margin_mib: int, largest_mib: Callable[[], int],
-        events: Events, shell: Shell,
+        events: Events, shell: Shell, retry_of: Callable[[Entry | None], Retry],
     ) -> None:  # fmt: skip
         self._register = register
         self._options = options
@@ -45,6 +49,7 @@ class Conclusions:
         self._largest_mib = largest_mib
         self._events = events
         self._shell = shell
+        self._retry_of = retry_of
 
     def conclude(self, attempt: EndedAttempt, entry: Entry | None) -> bool:
         """Record the attempt's end; whether to run the job again. ``entry``: its line, if it still exists."""
@@ -77,7 +82,7 @@ class Conclusions:
     ) -> bool:
         said, options = entry.attributes if entry is not None else Attributes(), self._options
         retries = options.oom_retries if said.retries is None else said.retries
-        retry = options.retry if said.retry is None else said.retry
+        retry = self._retry_of(entry)
         peak_mib = _peaks(attempt)
         case = judging.Case(
             state.vram_mib, peak_mib, _looks(attempt), options.tolerance,
