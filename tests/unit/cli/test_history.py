@@ -48,6 +48,7 @@ job           3f2a9c01b7de
 name          train
 command       python 'a b.py' \\xff
 ended         oom-kill, exit code 137, SIGKILL, by slicer stop
+attempt 1     gave way after 1.5s, from 2026-11-21 02:45:37 +0000
 started       2026-11-21 02:45:37 +0000
 waited        4.1s
 wall time     2m3s
@@ -94,7 +95,8 @@ def test_the_last_lines_of_its_log_are_told_as_they_ended(tmp_path: Path) -> Non
 
     def shown(path: Path) -> list[str]:
         lines = [line.text for line in details(replace(OUTCOME, log=str(path)))]
-        return [line[14:] for line in lines[4 : lines.index("started       2026-11-21 02:45:37 +0000")]]
+        end = next(no for no, line in enumerate(lines) if line.startswith("attempt 1"))
+        return [line[14:] for line in lines[4:end]]
 
     assert [line[:8] for line in shown(log)] == ["100%", "\\x1b[2J\ufffd", "CUDA out"]
     assert max(map(len, shown(log))) <= 220

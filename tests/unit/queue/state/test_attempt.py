@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slicer.model import Git, Outcome, Sharing, Usage
+from slicer.model import Git, Outcome, PastAttempt, Sharing, Usage
 from slicer.outcome import history
 from slicer.outcome.outcome_file import outcome_json
 from slicer.queue.state import attempt
@@ -60,6 +60,15 @@ DRAWN: dict[str, st.SearchStrategy[Any]] = {
     "changed": LISTS, "changed_outside": LISTS, "directory": TEXTS, "log": TEXTS,
     "gpu_indices": st.lists(st.integers(0, 99), max_size=3).map(tuple),
     "git": st.none() | st.builds(Git, commit=TEXTS, branch=TEXTS, dirty=st.none() | FLAG, diff=TEXTS),
+    "attempts": st.lists(
+        st.builds(
+            PastAttempt, number=COUNT, reason=st.sampled_from(["exited", "stopped"]),
+            exit_code=st.integers(0, 255), signal=st.none() | st.integers(1, 64),
+            ended_by=st.sampled_from(["", "gave way"]), started_at=SECONDS, wall_s=SECONDS,
+            gpus=st.lists(st.sampled_from(["GPU-1", "GPU-2"])).map(tuple),
+        ),
+        max_size=2,
+    ).map(tuple),
     "sharing": st.none() | st.builds(
         Sharing, wants=st.sampled_from(["lock", "cap", "both"]), mode=TEXTS, processes=COUNT, gated=COUNT,
         passed=COUNT, turns=COUNT, held_s=SECONDS, waits=COUNT, waited_s=SECONDS, longest_wait_s=SECONDS,
@@ -204,7 +213,7 @@ def test_a_field_that_cannot_be_right_costs_the_line(changed: dict[str, Any]) ->
     assert decoded(HEAD + LINE + line).outcome == OUTCOME  # and no other
 
 
-@pytest.mark.parametrize("name", sorted(outcome_json(OUTCOME).keys() - {"gpu_indices", "git"}))
+@pytest.mark.parametrize("name", sorted(outcome_json(OUTCOME).keys() - {"gpu_indices", "git", "attempts"}))
 def test_a_field_that_is_missing_costs_the_line(name: str) -> None:
     data = outcome_json(OUTCOME)
     del data[name]
