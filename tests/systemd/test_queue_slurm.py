@@ -353,6 +353,7 @@ def test_a_line_for_another_engine_is_refused_with_its_place(queues: Cluster) ->
         ("[vram=1G  slots=license=1] true", "jobs.txt:2:11: slots are counted on one machine"),
         ("[vram=1G share=both] true", "jobs.txt:2:10: jobs that Slurm places cannot share"),
         ("[vram=1G preemptible] true", "jobs.txt:2:10: Slurm itself decides which jobs it preempts"),
+        ("[vram=1G snapshot] true", "jobs.txt:2:10: a snapshot is on this machine alone"),
     ],
 )
 def test_what_cannot_be_mapped_is_refused_with_its_place(queues: Cluster, line: str, said: str) -> None:

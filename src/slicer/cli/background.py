@@ -114,6 +114,7 @@ def detach(
     log = _log(options["log_to"], job, plan, ledger)
     more = [word for each in awaits for word in ("--awaits", each)]
     more += [] if begins_at is None else ["--begins-at", repr(begins_at)]
+    more += ["--runs-in", invocation.directory] if invocation.copy else []
     arguments = ("run", "--detached", job, *more, *said)
     handed = starting.handed_by_us(arguments, os.environ, log, 0o666 if options["log_to"] else 0o600)
     mask = block_interrupts()  # as it was for the caller

@@ -52,6 +52,7 @@ A job finds:
   CUDA_VISIBLE_DEVICES    its GPUs, or nothing
   SLICER_GPU_INDICES      their numbers, as nvidia-smi counts
   SLICER_LEASE            its id, behind those of the jobs around it
+  SLICER_SNAPSHOT_OF      with --snapshot: the work tree that was copied
   SLICER_SLICE            with --docker: the parent cgroup for containers
   OMP_NUM_THREADS and the like: how many threads its libraries start
 """,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from slicer.model import Outcome
 
 _LONGEST_NAME = 200  # other users read it on one line
+_AFTERWARDS = ("outcome", "journal", "snapshot")  # the options that leave something to do after the command
 _OTHER_FILE = "name a file of your own"
 
 
@@ -74,8 +75,7 @@ def fields(options: dict[str, Any], command: tuple[str, ...]) -> dict[str, Any]:
         raise UsageError(f"at most {_LONGEST_NAME} characters", where="--name")
     if options["outcome"]:
         _check_outcome(options["outcome"])
-    if options["exec"] and (options["outcome"] or options["journal"]):
-        clash = "--outcome" if options["outcome"] else "--journal"
+    if clash := options["exec"] and next((f"--{name}" for name in _AFTERWARDS if options[name]), ""):
         raise UsageError(f"{clash} cannot be combined: no slicer process stays to do it", where="--exec")
     if options["max_wait"] is not None and not options["wait"]:
         hint = "leave one of them out"
@@ -105,6 +105,15 @@ def _run(options: dict[str, Any], command: tuple[str, ...]) -> int:
 
         unblock_interrupts()
         return guarded(lambda: show(invocation, options))
+    if not options["snapshot"]:
+        return _begin(options, invocation)
+    from slicer.cli import snapshot
+
+    _take_interrupts()
+    return snapshot.run(options, invocation, _begin)
+
+
+def _begin(options: dict[str, Any], invocation: Invocation) -> int:
     if any(options[name] for name in ("detach", "detached", "after", "begin", "log_to", "retry")):
         from slicer.cli import background
 
@@ -124,9 +133,7 @@ def run_job(invocation: Invocation, messages: say.Messages, follower: Follower =
 
 def to_its_end(messages: say.Messages, act: Callable[[], Outcome]) -> int:
     """Call ``act``, which runs a job, and report how it ended. Returns the exit code."""
-    for signo in INTERRUPTS:
-        if signal.getsignal(signo) != signal.SIG_IGN:
-            signal.signal(signo, _interrupt)
+    _take_interrupts()
     try:
         outcome = act()
     except _Interrupted:
@@ -137,6 +144,12 @@ def to_its_end(messages: say.Messages, act: Callable[[], Outcome]) -> int:
     if outcome.reason == "signal" and outcome.signal == signal.SIGINT:
         return _die_of(signal.SIGINT)
     return outcome.exit_code
+
+
+def _take_interrupts() -> None:
+    for signo in INTERRUPTS:
+        if signal.getsignal(signo) != signal.SIG_IGN:
+            signal.signal(signo, _interrupt)
 
 
 def _interrupt(signo: int, frame: FrameType | None) -> None:

@@ -92,6 +92,10 @@ GROUPS = {
             "Give way to other jobs: be ended (SIGTERM first), and with -d run again.", None,
         ),
         _option("--retry", "WHEN:N", "With -d: run again after a failure (any:2) or its GPU's (gpu:3)."),
+        _flag(
+            "--snapshot", "snapshot",
+            "Run in a copy of the git work tree as it is now: edit it while the job waits.",
+        ),
         _flag("--exec", "exec", "Become the command instead of supervising it; no outcome is recorded."),
         _flag("--docker", "docker", "For containers of docker: a slice of the job, $SLICER_SLICE."),
         _flag("--no-container", "container", "Let podman and docker put containers elsewhere.", True, False),
@@ -102,6 +106,7 @@ GROUPS = {
         _option("--job", "ID", "Be the job of that id.", "", hidden=True),
         _option("--follower", "FD", "Tell it what becomes of the job, and await its word.", "", hidden=True),
         _option("--detached", "JOB", "Be that job, which a caller has detached.", "", hidden=True),
+        _option("--runs-in", "DIRECTORY", "With --detached: in that one, of a snapshot.", "", hidden=True),
         _option("--awaits", "JOB:CONDITION", "As --after, by the whole id.", (), hidden=True),
         _option("--begins-at", "SECONDS", "As --begin, since 1970.", hidden=True),
     ),
@@ -126,7 +131,7 @@ OPTIONS = tuple(option for group in GROUPS.values() for option in group)
 _SCOPE_FIELDS = (
     "set", "backend", "exec", "docker", "container", "journal", "dry_run", "share", "share_mode", "notify",
     "detach", "log_to", "after", "begin", "job", "follower", "detached", "awaits", "begins_at", "preemptible",
-    "retry",
+    "retry", "snapshot", "runs_in",
 )  # fmt: skip
 
 _HOLD_OPTIONS = (

@@ -21,10 +21,12 @@ _NO_DIFF = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"  #
 _IN_TIME = f'exec nice -n 19 timeout -s KILL {_LIMIT_S} sh -c "$0" sh "$1"'
 
 # Not the user's GIT_*, nor a home: it may be on a server that is away.
-_ENVIRONMENT = {
+ENVIRONMENT = {
     "HOME": "/nonexistent", "LC_ALL": "C", "GIT_CONFIG_NOSYSTEM": "1", "GIT_ATTR_NOSYSTEM": "1",
     "GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1",
 }  # fmt: skip
+
+GUARDS = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "protocol.allow=never")
 
 # `git diff` would lock the index (also with GIT_OPTIONAL_LOCKS=0, at least up to 2.39), and shows what
 # diff.* of the configuration says; `diff-index` does neither.
@@ -33,7 +35,7 @@ cd -P -- "$1" || exit
 until [ -e .git ]; do [ "$PWD" != / ] && cd .. || exit; done
 [ -O . ] && [ -O .git ] || exit
 export GIT_CEILING_DIRECTORIES="${PWD%/*}"
-set -- -c core.fsmonitor=false -c core.hooksPath=/dev/null -c protocol.allow=never
+set -- GUARDS
 git "$@" rev-parse HEAD --abbrev-ref HEAD || exit
 filters=$(git "$@" config --name-only --get-regexp '^filter\\.')
 while read -r name; do
@@ -47,7 +49,7 @@ END
 set -- "$@" diff-index -p --full-index --no-ext-diff --no-textconv --ignore-submodules=dirty
 exec 3>&1
 { git "$@" HEAD; echo $? >&3; } | sha256sum
-"""
+""".replace("GUARDS", " ".join(GUARDS))
 
 
 class GitLook:
@@ -55,9 +57,9 @@ class GitLook:
 
     def __init__(self, directory: str, path: str) -> None:
         self._said = os.memfd_create("slicer-git")
-        folders = ":".join(folder for folder in path.split(":") if folder.startswith("/"))
         self._pid = os.posix_spawn(
-            "/bin/sh", ("sh", "-c", _IN_TIME, _SCRIPT, directory), {**_ENVIRONMENT, "PATH": folders},
+            "/bin/sh", ("sh", "-c", _IN_TIME, _SCRIPT, directory),
+            {**ENVIRONMENT, "PATH": trusted_path(path)},
             file_actions=(
                 (os.POSIX_SPAWN_DUP2, self._said, 1),
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -78,6 +80,11 @@ class GitLook:
         if self._pid:
             os.killpg(self._pid, signal.SIGKILL)
         return parsed(os.pread(self._said, _MOST_BYTES, 0))
+
+
+def trusted_path(path: str) -> str:
+    """PATH without the directories that are another one in each work tree."""
+    return ":".join(folder for folder in path.split(":") if folder.startswith("/"))
 
 
 def parsed(said: bytes) -> Git | None:

@@ -113,8 +113,9 @@ class Job:
     log: str = ""  # the path of the file that takes the command's output
     log_mib: int = 0  # beyond this size its beginning is freed; 0: never
     reruns: Reruns | None = None  # whether its process runs it again; None: never
+    directory: str = ""  # to run in; "": slicer's
+    copy: str = ""  # of a work tree, in which that is; "": in none
     # Only of a queue's job:
-    directory: str = ""  # to run in
     queue: str = ""  # the path of its jobs file
     attempt: Attempt | None = None
     look_s: float = 1.0  # between two looks at its GPUs

@@ -179,6 +179,10 @@ class Keeper:
         try:
             if job.directory:
                 os.chdir(job.directory)
+            if job.copy:
+                from slicer.job import snapshot
+
+                os.set_inheritable(snapshot.hold(job.copy), True)  # until no process of the job is left
         except OSError as error:
             self._say(f"cannot run in {job.directory}: {error.strerror}")
             return KeeperReport(1, "exited", EX_NOT_EXECUTABLE << 8), Usage()

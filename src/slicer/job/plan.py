@@ -70,8 +70,9 @@ class Invocation:
     docker: bool = False  # it has a slice of its own, for those of dockerd that its command starts
     reruns: Reruns | None = None  # whether its process runs it again; None: never
     gave_way: int = 0  # how often it has given way
+    directory: str = ""  # to run in; "": slicer's
+    copy: str = ""  # of a work tree, in which that is; "": in none
     # Of a queue's line:
-    directory: str = ""  # to run in
     attempt: Attempt | None = None
     look_s: float = 1.0  # as in Job
 
@@ -107,7 +108,9 @@ def plan_of(invocation: Invocation, environ: Mapping[str, str], ledger: Ledger |
     profile = config.profile(invocation.profile, invocation.overrides)
     if invocation.hold:
         profile = profiles.without_limits(profile, invocation.overrides)
-    program = find_program(invocation.program or invocation.command[0], {**environ, **profile.env})
+    name = invocation.program or invocation.command[0]
+    name = os.path.join(invocation.directory, name) if "/" in name else name
+    program = find_program(name, {**environ, **profile.env})
     outer = outer_jobs(environ, ledger, in_scopes=invocation.backend != "plain" and backends.has_systemd())
     skip = nesting.skips_gpu_lock(environ)
     missing = nesting.missing(profile, outer, skip)
@@ -312,7 +315,8 @@ def job_of(job_id: str, plan: Plan, spec: ScopeSpec, backend: Backend) -> Job:
         queue=invocation.queue, route=invocation.route, output=invocation.output, sharing=plan.sharing,
         broker=plan.broker, ends_with_caller=bool(invocation.program), notify=_notify(plan),
         log=invocation.log, log_mib=plan.config.log_mib if invocation.is_bounded else 0,
-        directory=invocation.directory, attempt=invocation.attempt, look_s=invocation.look_s,
+        directory=invocation.directory, copy=invocation.copy, attempt=invocation.attempt,
+        look_s=invocation.look_s,
         keeps_containers=keeps_containers(plan, backend),
     )  # fmt: skip
 
@@ -349,6 +353,10 @@ def environment(plan: Plan, gpus: tuple[str, ...], job_id: str) -> dict[str, str
     made = scope.environment(plan.environ, profile, profiles.thread_env(profile.threads), gpu, marker)
     if not plan.nested:
         made.pop(SLICE_VARIABLE, None)  # an outer job's
+    if plan.invocation.copy:
+        from slicer.job import snapshot
+
+        made |= snapshot.variables(plan.invocation.copy, plan.invocation.directory, made)
     if plan.sharing is None and "SLICER_SHARE_FILE" not in made:
         return made
     from slicer.share import environment as sharing

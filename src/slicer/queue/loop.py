@@ -13,7 +13,7 @@ import signal
 from collections.abc import Mapping
 
 from slicer import backend, faults
-from slicer.errors import EX_TEMPFAIL, StateError
+from slicer.errors import EX_TEMPFAIL, SlicerError, StateError
 from slicer.job import launch
 from slicer.kernel import cgroup
 from slicer.kernel.signal_pipe import SignalPipe
@@ -117,12 +117,22 @@ class Queue:
         """Write the rest of the journal and the last board, and release everything."""
         faults.point("queue-leaving")
         self._display.end()
+        self._drop_snapshots()
         self.register.close()
         if self.register.problem:
             self._events.at_once("warning", text=self.register.problem)
         self._control.close(self._summary)
         for each in (self._file, self._engine, self._ledger):
             each.close()
+
+    def _drop_snapshots(self) -> None:
+        try:
+            stays = self._dispatch.snapshots.drop(self._file.entries)
+            told = [f"a snapshot stays, because jobs have changed it: {copy}" for copy in stays]
+        except SlicerError as error:
+            told = [str(error)]
+        for text in told:
+            self._events.at_once("notice", text=text)
 
     def summary(self) -> Event:
         """The summary; it is also kept for the watching clients."""

@@ -62,6 +62,7 @@ class Attributes:
     expect_s: float | None = None  # how long it should run
     begin: str = ""  # when it may begin, in the line's words
     retry: Retry | None = None
+    snapshot: bool | str = False  # it runs in a copy of the work tree: of when its queue saw it, or there
 
 
 class Entry(NamedTuple):  # not a record: there may be 100,000
@@ -90,6 +91,7 @@ class JobState:
     again_at: float = 0.0  # it does not run again before, in seconds since 1970
     begin: str = ""  # its line's words when it was last seen
     begins_at: float = 0.0  # what they meant then: it does not begin before, in seconds since 1970
+    snapshot: str = ""  # the directory in the copy that was made for it; "": none was
     # Of the running attempt, or the last one:
     job: str = ""  # its id, also that of its lease, scope and outcome
     boot_id: str = ""

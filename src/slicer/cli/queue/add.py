@@ -27,6 +27,8 @@ def _attributes(command: Callable[..., Any]) -> Callable[..., Any]:
     """An option for each attribute that a line can have."""
     known = {option.names[-1]: (option.names, option.metavar) for option in runoptions.OPTIONS}
     for key, example in reversed(attributes.EXAMPLES.items()):
+        if key == "snapshot":  # made here
+            continue
         names, metavar = known.get(f"--{key}", ((f"--{key}",), "VALUE"))
         more: dict[str, Any] = {"metavar": metavar, "shell_complete": _COMPLETED.get(key)}
         if key == "env":
@@ -67,11 +69,12 @@ Examples:
     "--param", "params", metavar="NAME=VALUE,…", multiple=True,
     help="A line for each VALUE (1..6: numbers), in place of {NAME}; with several, for each combination.",
 )  # fmt: skip
+@click.option("--snapshot", "copies", is_flag=True, help="Run in a copy of the git work tree as it is now.")
 @click.option("--dry-run", "only_prints", is_flag=True, help="Only print the lines.")
 @parameters.log_dir("Of the queue that runs FILE: --after may name its earlier jobs.")
 def command(
-    file: str, words: tuple[str, ...], env: tuple[str, ...], params: tuple[str, ...], only_prints: bool,
-    log_dir: str, **said: str | None,
+    file: str, words: tuple[str, ...], env: tuple[str, ...], params: tuple[str, ...], copies: bool,
+    only_prints: bool, log_dir: str, **said: str | None,
 ) -> None:  # fmt: skip
     """Append a line that runs COMMAND to FILE. A running queue takes it up at once.
 
@@ -79,7 +82,7 @@ def command(
     """
     typed = [(key, value) for key, value in said.items() if value is not None]
     typed += [(f"env.{name}", value) for name, value in (_pair(each, "--env") for each in env)]
-    lines = adding.lines(typed, words, _parameters(params))
+    lines = adding.lines([*typed, *[("snapshot", "PATH")] * copies], words, _parameters(params))
     profile = said["profile"]
     if profile is not None and not params:
         common.config().profile(profile)
@@ -92,7 +95,18 @@ def command(
     doubts = plans.doubts(file, shell, config, QueueOptions.profile, os.environ)
     records = Journal.peek(log_dir) or ()
     known = {state.name for state in folding.fold(records).values() if state.name}
-    first = adding.append(file, lines, known)
+    place = ""
+    if copies:
+        from slicer.job import snapshot
+
+        place = snapshot.take(os.path.join(os.getcwd(), said["cwd"] or ""), os.environ, "queue-")
+        lines = adding.lines([*typed, ("snapshot", place)], words, _parameters(params))
+    try:
+        first = adding.append(file, lines, known)
+    except SlicerError:
+        if place:
+            snapshot.drop(snapshot.copy_of(place, os.environ), os.environ)
+        raise
     where = f"line {first}" if len(lines) == 1 else f"lines {first} to {first + len(lines) - 1}"
     for doubt in doubts.of("\n" * (first - 1) + "\n".join(lines)):
         say.line(doubt)

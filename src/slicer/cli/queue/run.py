@@ -100,6 +100,7 @@ The jobs file has one shell command a line (edit it while the queue runs):
   [retry=any:2] python fetch.py        after any failure: again, after a pause
   [profile=heavy] make -j8             a CPU job, with that profile's limits
   [preemptible] python sweep.py        gives way to other jobs, and runs again
+  [snapshot] python train.py           with the code as it is now
   [name=a] ./a.sh                      a name for other lines to use
   [after=a cwd=out env.X=1] ./b.sh     starts once job a has succeeded
   [cancel] python train.py             do not start it, or end it if it runs

@@ -33,7 +33,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)", re.IGNORECASE)
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _SHAPE = re.compile(r"\w[\w.-]*")  # of the name of an attribute, known or not
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_FLAGS = ("cancel", "preemptible")  # the attributes without a value
+_FLAGS = ("cancel", "preemptible", "snapshot")  # the attributes without a value
 _SHOWN = 40  # characters of a value that an error repeats
 
 
@@ -300,6 +300,7 @@ _KNOWN = {
     "engine": _Attribute("engine=slurm", "engine", _one_of("engine", ("local", "slurm"))),
     "name": _Attribute("name=train", "name", _name),
     "cwd": _Attribute("cwd=/data", "cwd", _text("cwd")),
+    "snapshot": _Attribute("snapshot=/PATH", "snapshot", _text("snapshot")),
     "after": _Attribute("after=train"),
     "env": _Attribute("env.SEED=17"),
 }

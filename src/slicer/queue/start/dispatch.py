@@ -28,6 +28,7 @@ from slicer.queue.model import Attributes, Entry, JobState, Kind, Status
 from slicer.queue.plans import Plans
 from slicer.queue.start.held_back import HeldBack
 from slicer.queue.start.pending import Pending, to_ask
+from slicer.queue.start.snapshots import Snapshots
 from slicer.queue.state import folding
 from slicer.queue.state.register import Register
 from slicer.record import replace
@@ -58,6 +59,7 @@ class Dispatch:
         self._events = events
         self._broker_now = broker_now
         self.held_back = held_back
+        self.snapshots = Snapshots(register)
         self.pending = Pending((), register.states)
         self.touched: set[str] = set()
         self._tries: dict[str, int] = {}  # failed starts, by key
@@ -101,6 +103,8 @@ class Dispatch:
         for entry in entries:
             if entry.attributes.cancel:
                 self._cancel(entry)
+        for entry, error in self.snapshots.take(entries):
+            self._refuse(entry, error)
 
     def _early(self, entry: Entry) -> str:
         """When the job begins, or runs again, in words; "" if its time has come."""
@@ -240,7 +244,7 @@ class Dispatch:
         is_full = False  # jobs without a demand keep the file's order: if one has to wait, all do
         for kind, entry in self._heads():
             try:
-                plan = self._plan(kind, entry)
+                plan = self.snapshots.within(self._plan(kind, entry), entry)
             except (UsageError, ConfigError) as error:
                 self._refuse(entry, error)
                 return None

@@ -55,6 +55,11 @@ def begins(key: str, begin: str, at: float) -> Record:
     return {"event": "begins", "key": key, "begin": begin, "begins_at": at}
 
 
+def copied(key: str, snapshot: str) -> Record:
+    """The job is to run in that directory, in a copy of the work tree."""
+    return {"event": "copied", "key": key, "snapshot": snapshot}
+
+
 def begun(
     key: str, job: str, *, boot_id: str, attempt: int, log: str, gpus: Sequence[str],
     gpu_indices: Sequence[int], vram_mib: int | None, at: float,
@@ -261,6 +266,7 @@ _AGAIN: _Values = {"status": "pending", "cancelling": False}
 _RULES = {
     "seen": _Rule(("no", "command", "name"), lambda state, values: values, makes_job=True),
     "begins": _Rule(("begin", "begins_at"), lambda state, values: values),
+    "copied": _Rule(("snapshot",), lambda state, values: values),
     "begun": _Rule(_BEGUN, lambda state, values: _NOT_BEGUN | values | {"status": "running"}, makes_job=True),
     "submitted": _Rule(
         ("job", "engine", "attempts", "log", "vram_mib", "started_at"),

@@ -41,13 +41,15 @@ def test_a_line_says_what_the_readme_says_it_does() -> None:
     text = (
         "# comment\n\n  python a.py --x y  \n"
         "[vram=18G gpus=2 timeout=2h retries=2 cancel] torchrun b.py\n   # another\n[vram=18000]c\n"
-        "[preemptible] d\n"
+        "[preemptible] d\n[snapshot] e\n[snapshot=/copy] f\n"
     )
     assert [(entry.number, entry.command, entry.attributes) for entry in parse(text)] == [
         (3, "python a.py --x y", Attributes()),
         (4, "torchrun b.py", Attributes(Kind(18 * 1024, 2), 7200.0, 2, True)),
         (6, "c", Attributes(Kind(18000))),
         (7, "d", Attributes(Kind(preemptible=True))),
+        (8, "e", Attributes(snapshot=True)),
+        (9, "f", Attributes(snapshot="/copy")),
     ]
 
 

@@ -159,7 +159,8 @@ class LocalEngine(Engine):
         log = self._register.log_dir.log_name(state.no, state.attempts + 1)
         invocation = replace(
             plan.invocation, log=f"{self._register.log_dir.path}/{log}", look_s=self._options.poll_s,
-            directory=os.path.join(os.getcwd(), entry.attributes.cwd), gave_way=state.gave_way,
+            directory=plan.invocation.directory or os.path.join(os.getcwd(), entry.attributes.cwd),
+            gave_way=state.gave_way,
         )  # fmt: skip
         order = RunOrder(
             os.urandom(6).hex(), replace(plan, invocation=invocation), arrived_s, ahead_of,

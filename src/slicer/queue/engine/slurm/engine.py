@@ -80,6 +80,8 @@ class SlurmEngine(Engine):
             if kind.share not in (None, "off"):
                 message = "jobs that Slurm places cannot share turns or caps"
                 raise refused(entry, message, "leave share= out", "share")
+            if entry.attributes.snapshot:
+                raise refused(entry, "a snapshot is on this machine alone", "leave snapshot out", "snapshot")
             if kind.preemptible:
                 message = "Slurm itself decides which jobs it preempts"
                 raise refused(entry, message, "leave preemptible out", "preemptible")
