@@ -365,6 +365,7 @@ class ScopeSpec:
     fence: str = ""  # the profile's value; "" if it is not set
     devices: tuple[str, ...] = ()  # as in Profile
     within: str = ""  # a slice of the job's own (:func:`slice_around`), which gets the limits; "": none
+    adopts: tuple[int, ...] = ()  # pid and start of a process that runs already, and is moved into it
 
     @property
     def whole(self) -> str:

@@ -50,6 +50,7 @@ _FINAL = tuple(
     for name in ("InvalidArgs", "InvalidSignature", "NotSupported", "PropertyReadOnly", "UnknownProperty")
 )
 _THAWS = 20  # of a unit that is to stop, while another process freezes it again
+_ROUNDS = 50  # of moving processes that start others meanwhile
 _BUSY = f"{SYSTEMD}.UnitBusy"
 _BUSY_TRIES = 100
 _PAUSE_S = 0.05  # between two of these attempts
@@ -118,6 +119,7 @@ def start_scope(
         ("Slice", "s", spec.within or spec.slice),
         *([("PropagatesStopTo", "as", [spec.within])] if spec.within else []),  # whatever ended the scope
         ("CollectMode", "s", "inactive-or-failed"),
+        *([("Delegate", "b", True)] if spec.adopts else []),  # take_in needs it
         *((each.dbus_name, each.signature, each.value) for each in of_scope),
         *added,
     ]
@@ -125,6 +127,17 @@ def start_scope(
     if isinstance(answer, BusError) and "PIDFDs" in answer.message:
         answer = yield _start(spec.unit, [*properties, ("PIDs", "au", [pid()])])
     _check_started(answer, spec.unit, spec.manager, _asked(of_scope))
+
+
+def take_in(unit: str, left: Callable[[], list[int]], manager: Manager) -> Conversation[None]:
+    """Move running processes into a delegated scope, until ``left`` lists no more. Raises BackendError."""
+    answer: Answer = ()
+    for _ in range(_ROUNDS):
+        if not (pids := left()):
+            return
+        answer = yield Call(f"{MANAGER}.AttachProcessesToUnit", (("s", unit), ("s", ""), ("au", pids)))
+    checked(answer, unit, "move all the processes into", manager)
+    raise BackendError("processes are started faster than they can be moved", where=unit)
 
 
 def _parted(spec: ScopeSpec) -> tuple[tuple[Property, ...], tuple[Property, ...]]:

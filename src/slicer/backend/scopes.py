@@ -6,6 +6,7 @@ import os
 
 from slicer.backend import Backend
 from slicer.config.properties import controller, property_with
+from slicer.errors import GoneError, RefusedError
 from slicer.kernel import cgroup, proc
 from slicer.kernel.proc import names_in, text_of
 from slicer.kernel.signals import SYSTEMD_STOPS
@@ -97,6 +98,26 @@ def requested(spec: ScopeSpec) -> tuple[Property, ...]:
         return spec.properties
     others = (each for each in spec.properties if each.name not in _OF_A_STOP)
     return (*others, property_with("KillSignal", SYSTEMD_STOPS, str(int(SYSTEMD_STOPS))))
+
+
+def leaving(process: tuple[int, ...], uid: int) -> Callable[[], list[int]]:
+    """What lists a process (its pid and start) and all below it that are that user's, and where it is now.
+
+    So the jobs and containers that it has started stay where they are. Raises RefusedError if it is in a job,
+    GoneError once it has ended.
+    """
+    pid, start = process
+    place = cgroup.of(pid)
+
+    def left() -> list[int]:
+        pids = (pid, *proc.descendants(pid))
+        if not proc.is_running(pid, start):  # after the look, which was of this process then
+            raise GoneError(f"process {pid} has ended")
+        if any(map(is_job_scope, place.split("/"))):
+            raise RefusedError(f"process {pid} is in a job", where=place)
+        return [each for each in pids if cgroup.of(each) == place and proc.uid_of(each) == uid]
+
+    return left
 
 
 class ScopeBackend(Backend):

@@ -7,7 +7,7 @@ import time
 
 from slicer.backend import manager_calls as calls
 from slicer.backend.manager_calls import MANAGER, START_DEADLINE_S, BusBroken, BusError
-from slicer.backend.scopes import ScopeBackend, requested
+from slicer.backend.scopes import ScopeBackend, leaving, requested
 from slicer.errors import BackendError
 from slicer.kernel import cgroup, proc
 from slicer.record import replace
@@ -134,6 +134,8 @@ class SystemdBackend(ScopeBackend):
                 # systemd may never notice that it becomes empty.
                 self.converse(calls.stop(spec.whole, self.manager, awaits_end=False))
                 raise
+            if spec.adopts:
+                self.converse(calls.take_in(spec.unit, leaving(spec.adopts, os.geteuid()), self.manager))
             return whole if spec.within else found
         finally:
             os.close(pidfd)

@@ -43,6 +43,7 @@ class GpuObserver:
         self.notes: tuple[str, ...] = ()
         self.snapshot: GpuSnapshot | None = None
         self.foreign_peaks: Mapping[ProcessKey, int] = {}  # the highest use seen of foreign processes
+        self.adopting: Lease | None = None  # of that process, and those below it: in nobody's way
         self._only = only
         self._trusts_environment = trusts_environment
         self._otherwise = otherwise
@@ -141,9 +142,13 @@ class GpuObserver:
         if self.snapshot is None:
             return None
         from slicer.gpu.attribution import devices, foreign_peaks
+        from slicer.placement.devices import without
 
+        leases += () if self.adopting is None else (self.adopting,)
         self.foreign_peaks = foreign_peaks(self.snapshot, leases, self.foreign_peaks)
         found = devices(self.snapshot, leases, self.foreign_peaks)
+        if self.adopting is not None:
+            found = tuple(without(each, {self.adopting.job}) for each in found)
         return found if not self.policy.out_of_service else tuple(map(self._as_configured, found))
 
     def _as_configured(self, device: Device) -> Device:

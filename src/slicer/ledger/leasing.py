@@ -63,6 +63,7 @@ class Needs(Demand):
     max_wait_s: float | None
     then: Then | None
     plain_lock: str  # the path of the lock that scripts take; "" for none
+    adopts: tuple[int, ...] = ()  # as in ScopeSpec: it may be on these GPUs already
 
     @property
     def runs_anyway(self) -> bool:
@@ -169,8 +170,9 @@ def drafted(
 ) -> PreparedRequest:
     """The request, with the UUIDs of the suitable GPUs (none: any, or not known yet)."""
     pid = os.getpid()
-    # Outer jobs keep their resources while this one waits. Behind a reservation it could wait for ever.
-    is_urgent = any(lease.gpus or lease.slots for lease in requester.outer)
+    # Outer jobs keep their resources while this one waits. Behind a reservation it could wait for ever. A
+    # process that runs already takes nothing from those who wait.
+    is_urgent = bool(needs.adopts) or any(lease.gpus or lease.slots for lease in requester.outer)
     since_s = proc.now_s()
     ticket = ticket_from(
         needs, requester.outer, since_s, **fields_for(Ticket, requester), pid=pid,

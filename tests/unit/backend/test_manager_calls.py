@@ -13,6 +13,7 @@ from slicer.backend import pystemd_bus
 from slicer.backend.manager_calls import BusError, Call, UnitExists, UnitGone
 from slicer.errors import BackendError, RefusedError
 from slicer.model import Property, ScopeSpec
+from slicer.record import replace
 
 UNIT = "slicer-x.scope"
 WEIGHT = Property("CPUWeight", "CPUWeight", "t", 7, "7")
@@ -185,3 +186,26 @@ def test_a_process_elsewhere_or_dead_is_in_no_scope(is_its: bool, has_ended: boo
 def test_an_error_of_pystemds_has_the_name_on_the_bus(name: str) -> None:
     found = pystemd_bus._bus_error(DBusError(-1, name.encode(), b"said"))
     assert (found.name, found.message) == (name, "said")
+
+
+def test_processes_are_moved_until_none_is_left_also_of_those_that_come_and_go() -> None:  # U10
+    looks = [[7, 8, 9], [10], []]
+    gone = BusError(f"{ERROR}InvalidArgs", "Process with ID 9 does not exist.")
+    asked, error = talk(calls.take_in(UNIT, lambda: looks.pop(0), "user"), gone, (None,))
+    assert (asked, error, looks) == (["AttachProcessesToUnit"] * 2, None, [])
+    call = next(calls.take_in(UNIT, lambda: [7], "user"))
+    assert isinstance(call, Call)
+    assert call.arguments == (("s", UNIT), ("s", ""), ("au", [7]))
+
+
+@pytest.mark.parametrize(("answer", "said"), [((None,), "started faster"), (FAILED, "it broke")])
+def test_nobody_moves_processes_forever(answer: Any, said: str) -> None:  # U10
+    _, error = talk(calls.take_in(UNIT, lambda: [7], "user"), *[answer] * calls._ROUNDS)
+    assert said in str(error)
+
+
+def test_only_a_scope_that_adopts_is_delegated() -> None:  # U10, K3: systemd moves processes to no other
+    for adopts in ((), (7, 1)):
+        call = next(calls.start_scope(replace(SPEC, adopts=adopts), 3, lambda: 4))
+        assert isinstance(call, Call)
+        assert dict(properties(call)).get("Delegate", False) is bool(adopts)

@@ -1,10 +1,17 @@
-"""Which processes that left a job's scope are still the job's."""
+"""Which processes that left a job's scope are still the job's, and who is moved into one."""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+
 import pytest
 
-from slicer.backend.scopes import is_of_another
+from slicer.backend.scopes import is_of_another, leaving
+from slicer.errors import GoneError, RefusedError
+from slicer.kernel import cgroup, proc
 
 OWN = "slicer-aaaaaaaaaaaa.scope"
 USERS = "/user.slice/user-1000.slice/user@1000.service"
@@ -27,3 +34,36 @@ MINE, SYSTEMS = f"{USERS}/gpu.slice/{OWN}", f"/gpu.slice/{OWN}"
 def test_who_left_the_scope_is_still_of_the_job(there: str, is_mine: bool, is_systems: bool) -> None:
     assert is_of_another(there, MINE) is not is_mine
     assert is_of_another(there, SYSTEMS) is not is_systems
+
+
+@pytest.fixture
+def family() -> Iterator[tuple[int, int]]:
+    """A shell, and what it has started."""
+    shell = subprocess.Popen(["sh", "-c", "sleep 1h & echo $!; wait"], stdout=subprocess.PIPE)
+    assert shell.stdout is not None
+    with shell.stdout as said:
+        child = int(said.readline())
+    yield shell.pid, child
+    os.kill(child, signal.SIGKILL)
+    shell.wait()
+
+
+def test_who_is_moved_with_a_process(family: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:  # U10
+    """Those below it that are where it was, and its user's: neither its jobs nor its containers."""
+    shell, child = family
+    places = dict.fromkeys(family, "/user.slice/session-1.scope")
+    monkeypatch.setattr(cgroup, "of", places.get)
+    start = proc.start_time(shell) or 0
+    left = leaving((shell, start), os.geteuid())
+    assert left() == [shell, child]
+    places[shell] = "/gpu.slice/new.scope"
+    assert left() == [child]
+    places[child] = SYSTEMS
+    assert left() == []
+    places[child] = "/user.slice/session-1.scope"
+    assert leaving((child, proc.start_time(child) or 0), os.geteuid() + 1)() == [], "another user's"
+    with pytest.raises(GoneError):  # the pid is another process's by now
+        leaving((shell, start + 1), os.geteuid())()
+    places[shell] = SYSTEMS
+    with pytest.raises(RefusedError, match="is in a job"):
+        leaving((shell, start), os.geteuid())()

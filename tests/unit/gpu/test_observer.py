@@ -17,8 +17,10 @@ from slicer.gpu import snapshot
 from slicer.gpu.observer import GpuObserver
 from slicer.kernel import cgroup
 from slicer.model import LEASE_VARIABLE, Gpu, GpuMemory, GpuProcess
+from slicer.placement.devices import unexplained_mib
 from slicer.placement.settings import Policy
-from tests.unit.gpu.made_up import G0, G1, PLAIN, TOTAL, A, loose, owner
+from tests.unit.gpu.made_up import G0, G1, PLAIN, TOTAL, A, loose, owner, seen
+from tests.unit.gpu.made_up import snapshot as made_snapshot
 
 
 class MadeUpGpus:
@@ -282,3 +284,31 @@ def test_the_configuration_takes_gpus_out_of_service(
     made.observe()
     assert [each.out for each in made.devices(()) or ()] == out
     made.close()
+
+
+# U10: "silent": the driver reports no process's memory
+@pytest.mark.parametrize(
+    ("processes", "used_mib", "others_mib"),
+    [
+        ((seen(70, used=500), seen(71, used=300, above=(70, 1))), 800, 0),
+        ((seen(70, used=500), seen(90, used=300)), 800, 300),
+        ((seen(70, used=500), seen(90, used=300)), 900, 400),
+        ((seen(70, used=None),), 800, 0),
+        ((seen(70, used=None), seen(90, used=None)), 800, 800),
+        ((seen(90, used=500, cgroup=A.cgroup), seen(70, used=300)), 800, 500),
+    ],
+    ids=["its own", "beside another", "unexplained", "silent", "both silent", "beside a job"],
+)
+def test_what_a_process_has_is_not_in_the_way_of_who_adopts_it(
+    processes: tuple[snapshot.ProcessOnGpu, ...], used_mib: int, others_mib: int
+) -> None:
+    made = observer(MadeUpGpus())
+    made.snapshot = made_snapshot(*processes, used={G0: used_mib})
+    [before, _] = made.devices((A,)) or ()
+    made.adopting = loose("new", G0, pid=70)
+    [device, _] = made.devices((A,)) or ()
+    assert device.used_mib == others_mib
+    assert "new" not in device.used_by
+    assert max(device.foreign_mib, unexplained_mib(device)) == others_mib - device.used_by.get("aaa", 0)
+    made.adopting = None
+    assert (made.devices((A,)) or ())[0] == before

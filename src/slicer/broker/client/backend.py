@@ -112,7 +112,7 @@ def start_of(spec: ScopeSpec, keeper: int) -> Start:
         slice="gpu" if spec.slice.startswith("gpu") else "cpu",
         description=spec.description, limits=limits_of(requested(spec)), share_cap=spec.share_cap,
         keeper=keeper, keeper_start=proc.start_time(keeper) or 0, fence=spec.fence, devices=spec.devices,
-        own_slice=bool(spec.within),
+        own_slice=bool(spec.within), adopts=spec.adopts,
     )  # fmt: skip
 
 

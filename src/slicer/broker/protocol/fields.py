@@ -111,6 +111,7 @@ _RULES: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("power_w", "power_limit_w"), _between(0, COUNT_MAX)),
     "keeper": _between(0, PID_MAX),
     "keeper_start": _between(0, _INT_MAX),
+    "adopts": lambda value: not value or (len(value) == 2 and 0 < value[0] <= PID_MAX),
     "of_job": lambda value: not value or is_job_id(value),
     **dict.fromkeys(("uuid", "gpu"), is_gpu),
     **dict.fromkeys(("memory_mib", "total_mib", "used_mib"), _between(0, MIB_MAX)),

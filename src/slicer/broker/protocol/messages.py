@@ -78,6 +78,7 @@ class Acquire(Preview):
     # As in Lease, for a job whose priority is PREEMPTIBLE. None: it gives way at once.
     min_run_s: float | None = None
     stop_s: float | None = None
+    adopts: tuple[int, ...] = ()  # as in Start: what it has on these GPUs is not in its way
 
 
 @record
@@ -103,6 +104,7 @@ class Start:
     fence: str = ""  # "on": the fence is required. Root's profile may have "auto" and "off", too
     devices: tuple[str, ...] = ()  # further nodes of NVIDIA's that it may open; only root's count
     own_slice: bool = False
+    adopts: tuple[int, ...] = ()  # pid and start of a process of the caller's, in no job: to be moved, too
 
 
 @record

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache, cached_property
 
+from slicer.broker.protocol.messages import Acquire
 from slicer.broker.rules import order, standing, views
 from slicer.broker.rules.allowance import Allowance, Balance
 from slicer.broker.rules.shares import Shares
@@ -20,7 +21,7 @@ from slicer.gpu.observer import GpuObserver
 from slicer.kernel import proc
 from slicer.kernel.sleep import soonest
 from slicer.ledger.ledger import measured
-from slicer.model import Busy, Gpu, Lease, Ticket
+from slicer.model import Busy, Gpu, Lease, Ticket, lease_from
 from slicer.placement import decision, forecast
 from slicer.placement.decision import Book
 from slicer.placement.devices import Device, is_used_by_others
@@ -78,6 +79,22 @@ class Decider:
         return Decided(
             book, allowance, queue, shares, own_priorities, again_s, self._policy_state.names.name_of
         )
+
+    def adopted(self, ticket: Ticket, asked: Acquire | None) -> tuple[str, ...]:
+        """The GPUs of a request that adopts a process which uses all of them, whoever waits; (): none."""
+        if asked is None or not asked.adopts or self.observer.snapshot is None:
+            return ()
+        pid, start = asked.adopts
+        seen = self.observer.snapshot.processes
+        used = {each.gpu_uuid for each in seen if pid in (each.pid, *each.above)}
+        is_theirs = proc.uid_of(pid) == ticket.uid and proc.is_running(pid, start)
+        if not is_theirs or not ticket.gpu_choice or not used.issuperset(ticket.gpu_choice):
+            return ()
+        now_s, leases = proc.now_s(), self._leases.listed
+        self.observer.adopting = lease_from(ticket, ticket.gpu_choice, now_s, pid=pid)
+        devices, self.observer.adopting = self.devices_seen(), None
+        book = Book((ticket,), devices, leases, self.observer.policy, now_s, self._policy_state.allowance())
+        return book.verdict.grants.get(ticket.job, ())
 
     def devices_seen(self) -> tuple[Device, ...] | None:
         return self.observer.devices(self._leases.listed)

@@ -275,6 +275,9 @@ class Queueing:
             try:
                 if waiter.ticket.gpus and found.book.devices is None and self._decider.no_gpus is not None:
                     raise self._decider.no_gpus
+                if gpus := self._decider.adopted(waiter.ticket, waiter.asked):
+                    self._grant(waiter, gpus, is_forced=False)
+                    return
                 if not waiter.waits:
                     raise BusyError(found.told(waiter.ticket))
                 if waiter.ticket.inside and (stuck := self._decider.deadlocked(waiter.ticket, found)):

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from slicer.backend import manager_calls as calls
 from slicer.backend.manager_calls import START_DEADLINE_S, UnitExists
+from slicer.backend.scopes import leaving
 from slicer.broker.rules import units
 from slicer.broker.server.loop import Loop
 from slicer.broker.server.manager import Manager
@@ -136,6 +137,8 @@ class _Start:
             raise BackendError(f"the cgroup of its process cannot be read: {error}", where=unit) from error
         # The whole path counts: a user may give its own cgroup the name of the scope.
         calls.check_place(self._spec.unit, found, is_its=found == self._expected, has_ended=has_ended)
+        if self._spec.adopts:
+            yield from calls.take_in(self._spec.unit, leaving(self._spec.adopts, self._uid), "system")
 
     def _pid(self) -> int:
         """The process, for a systemd that accepts no pidfd. Raises BackendError if it has ended."""
@@ -166,7 +169,7 @@ class _Start:
 
     def _stop(self) -> None:
         """Stop even an empty scope: systemd may never notice that it is empty."""
-        if not self._has_strangers():
+        if not self._has_strangers() and not self._spec.adopts:  # what was adopted must not be killed
             self._scopes.stop(self._spec.whole, lambda _: None)
 
     def _has_strangers(self) -> bool:

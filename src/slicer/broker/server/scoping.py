@@ -67,7 +67,8 @@ class Scoping:
         limits = self._limits_asked.of(asked, holding)
         spec = scope_of(asked, before.uid, limits.properties)
         there = self._scopes.cgroup_for(spec)
-        is_there = cgroup.of(pid) == there  # since before its turn, or an earlier broker was killed
+        # Since before its turn, or an earlier broker was killed, perhaps with somebody still to be moved.
+        is_there = cgroup.of(pid) == there and not asked.adopts
         is_ahead = is_there and before.keeper != pid
         if is_ahead and self._limits_asked.has_time_limit(asked, before.uid, holding.claim.gids):
             raise Refusal("BadProcess", "its scope was started before it had a time limit")
@@ -282,5 +283,6 @@ def scope_of(asked: Start, uid: int, properties: tuple[Property, ...]) -> ScopeS
     slice_name = units.slice_of("gpu" if asked.slice == "gpu" else "cpu", uid)
     within = slice_around(slice_name, asked.job) if asked.own_slice and asked.slice == "gpu" else ""
     return ScopeSpec(
-        unit_name(asked.job), slice_name, asked.description, properties, "system", within=within
+        unit_name(asked.job), slice_name, asked.description, properties, "system", within=within,
+        adopts=asked.adopts,
     )  # fmt: skip
