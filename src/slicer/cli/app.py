@@ -27,7 +27,9 @@ _GROUPS = {
         "run": ("run_help", "run one command"),
         "queue": ("queue.run", "run the jobs in a file"),
         "hold": ("run_help:hold", "hold GPUs for a program"),
+        "adopt": ("run_help:adopt", "make a job of a process"),
         "route": ("run_help:route", "run on GPU or CPU, by input"),
+        "wrap": ("wrap", "route a program's calls"),
         "client": ("client", "take GPUs inside a program"),
         "mcp": ("mcp", "tools for coding agents"),
     },
@@ -37,12 +39,9 @@ _GROUPS = {
         "resume": ("pause:resume_command", "let paused jobs go on"),
         "set": ("set", "change limits while it runs"),
     },
-    "Serve": {
+    "More": {
         "serve": ("serve", "a server, its GPU on demand"),
         "web": ("web", "the same as top, in browsers"),
-        "wrap": ("wrap", "route a program's every call"),
-    },
-    "More": {
         "help": ("help", "explain a command or a topic"),
         "simjob": ("simjob", "a job to try slicer with"),
     },

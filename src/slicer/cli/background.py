@@ -295,6 +295,7 @@ class _Detached(_Noted):
         self._is_ready = False
         is_bounded = not options["log_to"]
         self._reruns = Reruns(self._is_asked)
+        self._reruns.is_over = bool(invocation.adopts)  # nobody can begin such a process again
         detached = replace(invocation, job=job, log=log, is_bounded=is_bounded, reruns=self._reruns)
         begins_at = float(options["begins_at"]) if options["begins_at"] else None
         super().__init__(options["verbosity"], detached, options["awaits"], begins_at)

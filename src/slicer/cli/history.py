@@ -189,7 +189,7 @@ def table(outcomes: list[Outcome], now: float) -> list[Line]:
             _when(outcome.started_at, now),
             outcome.job[:_SHORT_ID],
             ended(outcome),
-            format_duration(outcome.wall_s) if outcome.reason != "unknown" else "-",
+            format_duration(outcome.wall_s) if outcome.wall_s or outcome.reason != "unknown" else "-",
             format_cpus(outcome.gpu_indices) or "-",
             _time(outcome.usage.cpu_s),
             format_size(outcome.usage.memory_peak_bytes),
@@ -228,7 +228,7 @@ def ended(outcome: Outcome | PastAttempt) -> str:
     if outcome.signal is not None:
         return signal_name(outcome.signal)
     if outcome.reason == "unknown":
-        return "lost"
+        return "unknown" if outcome.wall_s else "lost"
     return "ok" if outcome.exit_code == 0 else f"exit {outcome.exit_code}"
 
 
@@ -411,7 +411,7 @@ def row_ended(each: AccountRow) -> str:
     """How a job ended, in a word or two. Unknown if its client was killed with it."""
     if each.reason in ("oom-kill", "timeout", "stopped", "signal"):
         return each.reason
-    if each.exit_code is None:
+    if each.exit_code is None or each.reason == "unknown":
         return "unknown"
     return "ok" if each.exit_code == 0 else f"exit {each.exit_code}"
 

@@ -90,6 +90,7 @@ def fields(options: dict[str, Any], command: tuple[str, ...]) -> dict[str, Any]:
         "expect_s": seconds(options["expect"], "--expect"),
         "outcome_path": options["outcome"],
         "hints": options["verbosity"] >= 0,
+        "adopts": tuple(map(int, filter(None, options["adopts"].split(":")))),
     }
 
 

@@ -189,7 +189,25 @@ def fast_command(
     )
 
 
+_ADOPT = """\
+Make a job of a process that runs already.
+
+With all that it has started, it gets a scope with a profile's limits, and a lease: if you name no GPUs, on
+those that it uses, which it gets whole or, with --vram, in part. It stays in its terminal, with its
+environment and the memory that it has. Nobody sees its exit code: the job's is 125, for unknown.
+"""
+
+_ADOPT_EPILOG = """\
+\b
+Examples:
+  slicer adopt 4711 --name train     with the GPUs that it uses
+  slicer adopt 4711 --vram 20G       20G of each
+"""
+
 command = fast_command("run", _HELP, _EPILOG, "COMMAND [ARGUMENT]...")
+adopt = fast_command(
+    "adopt", _ADOPT, _ADOPT_EPILOG, "PID", options_metavar="[OPTIONS]", completes=lambda *_: []
+)  # fmt: skip
 hold = fast_command("hold", _HOLD, _HOLD_EPILOG, "[COMMAND [ARGUMENT]...]")
 route = fast_command(
     "route", _ROUTE, _ROUTE_EPILOG, "NAME [--] COMMAND [ARGUMENT]...", options_metavar="[OPTIONS]",

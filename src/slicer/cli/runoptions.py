@@ -109,6 +109,7 @@ GROUPS = {
         _option("--runs-in", "DIRECTORY", "With --detached: in that one, of a snapshot.", "", hidden=True),
         _option("--awaits", "JOB:CONDITION", "As --after, by the whole id.", (), hidden=True),
         _option("--begins-at", "SECONDS", "As --begin, since 1970.", hidden=True),
+        _option("--adopts", "PID:START", "Be the job of that process, which runs already.", "", hidden=True),
     ),
     "What it writes": (
         _flag("--dry-run", "dry_run", "Print what slicer would do, and why each value."),
@@ -131,7 +132,7 @@ OPTIONS = tuple(option for group in GROUPS.values() for option in group)
 _SCOPE_FIELDS = (
     "set", "backend", "exec", "docker", "container", "journal", "dry_run", "share", "share_mode", "notify",
     "detach", "log_to", "after", "begin", "job", "follower", "detached", "awaits", "begins_at", "preemptible",
-    "retry", "snapshot", "runs_in",
+    "retry", "snapshot", "runs_in", "adopts",
 )  # fmt: skip
 
 _HOLD_OPTIONS = (
@@ -146,6 +147,12 @@ _HOLD_OPTIONS = (
 _ROUTED_FIELDS = (
     "priority", "name", "expect", "max_wait", "timeout", "set", "backend", "linger", "journal",
     "notify", "outcome", "verbosity", "help",
+)  # fmt: skip
+
+# What can still be decided about a process that runs already.
+_ADOPT_FIELDS = (
+    "profile", "gpus", "vram", "gpu", "margin", "cpu_slots", "slot", "set", "expect", "name", "timeout",
+    "notify", "verbosity", "help",
 )  # fmt: skip
 _ROUTE_OPTIONS = (
     _flag("--dry-run", "dry_run", "Only decide: print where the job would go, and why."),
@@ -162,6 +169,8 @@ def options_of(program: str) -> tuple[Option, ...]:
     """The options of ``slicer run``, ``slicer hold`` or ``slicer route``."""
     if program == "run":
         return OPTIONS
+    if program == "adopt":
+        return tuple(option for option in OPTIONS if option.field in _ADOPT_FIELDS)
     if program == "route":
         return *_ROUTE_OPTIONS, *(option for option in OPTIONS if option.field in _ROUTED_FIELDS)
     return *(option for option in OPTIONS if option.field not in _SCOPE_FIELDS), *_HOLD_OPTIONS

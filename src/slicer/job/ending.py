@@ -10,7 +10,7 @@ import time
 
 from slicer import faults
 from slicer.backend import Backend, changes_of
-from slicer.errors import EX_TEMPFAIL, SlicerError, StateError
+from slicer.errors import EX_SLICER, EX_TEMPFAIL, SlicerError, StateError
 from slicer.job import words
 from slicer.job.job import NOBODY, Follower, Job, Started, tell
 from slicer.job.report import Interventions, KeeperReport, exit_of, killed_reason
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from slicer.job.gpu_watch import GpuWatch
     from slicer.ledger.held_lease import HeldLease
     from slicer.ledger.ledger import Ledger
-    from slicer.model import EndedBy, Git, Sharing
+    from slicer.model import EndedBy, Git, Reason, Sharing
     from slicer.outcome.series import Series
 
 
@@ -45,6 +45,9 @@ def outcome_of(
     lease, spec = held.lease, job.spec
     if report.reason == "signal" and report.status == signal.SIGKILL and _has_lost_manager(started, report):
         report = replace(report, reason="stopped", ended_by="shutdown")
+    if spec.adopts:  # nobody here is the parent of what ran
+        reason: Reason = "unknown" if report.reason in ("exited", "signal") else report.reason
+        report = replace(report, reason=reason, status=EX_SLICER << 8, leftovers=0)
     if report.ended_by == "systemd" and job.broker and lease.min_run_s is not None:
         report = _with_way(report, job)
     ended, shared = exit_of(report), None

@@ -132,6 +132,9 @@ def _run_planned(
     docker = containers_of(plan, backend, listener.warning)
     job, wanted = granting.prepare_job(job_id, plan, backend, gpu_observer, docker)
     wanted = ask(wanted)
+    if wanted.needs.adopts:
+        pid, gpus = wanted.needs.adopts[0], wanted.ticket.gpu_choice
+        gpu_observer.adopting = replace(wanted.draft, pid=pid, gpus=gpus)
     for note in gpu_observer.notes:
         listener.notice(note)
     _say_no_gpu(plan, ledger.directory, listener)

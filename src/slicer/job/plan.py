@@ -72,6 +72,7 @@ class Invocation:
     gave_way: int = 0  # how often it has given way
     directory: str = ""  # to run in; "": slicer's
     copy: str = ""  # of a work tree, in which that is; "": in none
+    adopts: tuple[int, ...] = ()  # as in ScopeSpec: the process whose command this is
     # Of a queue's line:
     attempt: Attempt | None = None
     look_s: float = 1.0  # as in Job
@@ -108,7 +109,7 @@ def plan_of(invocation: Invocation, environ: Mapping[str, str], ledger: Ledger |
     profile = config.profile(invocation.profile, invocation.overrides)
     if invocation.hold:
         profile = profiles.without_limits(profile, invocation.overrides)
-    name = invocation.program or invocation.command[0]
+    name = "/bin/sh" if invocation.adopts else invocation.program or invocation.command[0]
     name = os.path.join(invocation.directory, name) if "/" in name else name
     program = find_program(name, {**environ, **profile.env})
     outer = outer_jobs(environ, ledger, in_scopes=invocation.backend != "plain" and backends.has_systemd())
@@ -120,8 +121,8 @@ def plan_of(invocation: Invocation, environ: Mapping[str, str], ledger: Ledger |
     if nested and invocation.exec:
         raise UsageError("--exec makes no sense inside another job, whose scope stays", where="--exec")
     mode = profile.properties.get("KillMode")
-    if invocation.exec and mode is not None and mode.value == "mixed":
-        raise UsageError("KillMode=mixed needs a process of slicer's in the scope", where="--exec")
+    if (invocation.exec or invocation.adopts) and mode is not None and mode.value == "mixed":
+        raise UsageError("KillMode=mixed needs slicer to be the command's parent", where="KillMode")
     plan = Plan(
         invocation, config, profile, host, program, outer, missing, nested, skip, environ,
         broker="" if nested else broker,
@@ -152,7 +153,7 @@ def with_sharing(plan: Plan, directory: str = "") -> Plan:
     for a cap that cannot be applied, and for an option that makes no sense here.
     """
     profile = plan.profile
-    if profile.share == "off":
+    if profile.share == "off" or plan.invocation.adopts:  # nothing can be preloaded any more
         return plan
     from slicer.share import planning
 
@@ -262,6 +263,8 @@ def spec_of(job_id: str, plan: Plan, backend: Backend) -> ScopeSpec:
     spec = scope.spec(plan.profile, backend.manager, job_id, invocation.name, invocation.command)
     if invocation.exec:
         spec = replace(spec, has_keeper=False)
+    if invocation.adopts:
+        spec = replace(spec, adopts=invocation.adopts)
     if plan.nested:  # its events belong to the scope in which it runs
         return replace(spec, unit=plan.outer.leases[-1].unit)
     if invocation.hold:
@@ -290,7 +293,7 @@ def needs_of(plan: Plan) -> Needs:
     return Needs(
         **wanted, slot_limits=plan.config.slots, expect_s=invocation.expect_s,
         limit_s=profile.timeout_s, wait=invocation.wait, max_wait_s=profile.max_wait_s, then=then,
-        plain_lock=plan.config.compat_gpu_lock,
+        plain_lock=plan.config.compat_gpu_lock, adopts=invocation.adopts,
     )  # fmt: skip
 
 
@@ -310,7 +313,8 @@ def job_of(job_id: str, plan: Plan, spec: ScopeSpec, backend: Backend) -> Job:
         id=job_id, name=invocation.name, command=invocation.command, program=plan.program,
         env=lambda gpus: environment(plan, gpus, job_id), profile=plan.profile, spec=spec,
         outcome_path=os.path.abspath(path) if path else "", history_path=default_path(plan.environ),
-        history_keep_s=plan.config.history_keep_s, with_git=plan.config.history_git,
+        history_keep_s=plan.config.history_keep_s,
+        with_git=plan.config.history_git and not invocation.adopts,  # that may be newer than its code
         with_journal=invocation.journal, policy=plan.config.policy, reruns=invocation.reruns,
         queue=invocation.queue, route=invocation.route, output=invocation.output, sharing=plan.sharing,
         broker=plan.broker, ends_with_caller=bool(invocation.program), notify=_notify(plan),
