@@ -347,6 +347,7 @@ class Standing:
     groups: tuple[GroupStanding, ...]  # with common limits
     slot_limits: dict[str, int]  # the administrator's
     reservations: tuple[Reservation, ...] = ()  # those that are not over, the first to begin first
+    out_of_service: tuple[OutOfService, ...] = ()  # by hand
     left_out: int = 0  # leases and tickets for which the reply has no room; each user's first are in it
 
 
@@ -399,6 +400,20 @@ class Reservation:
     gpus: tuple[str, ...]  # UUIDs
     from_at: float
     until_at: float
+
+
+@record
+class OutOfService:
+    """A GPU that root has taken out of service by hand, until it puts it back."""
+
+    gpu: str  # its UUID
+    why: str  # in root's words
+    since_at: float  # seconds since 1970
+
+    @property
+    def words(self) -> str:
+        """Why it gets no jobs, and how to change that."""
+        return f"by root: {self.why}; slicer reserve --remove {self.gpu[:12]} puts it back"
 
 
 @record

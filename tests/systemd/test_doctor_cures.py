@@ -54,6 +54,7 @@ ALICES = {
 # Whose cures are tried by no machine of the tests, and why.
 UNTRIED = {
     "tests/systemd/test_queue_boot.py tries it": {"queue-not-resumed"},
+    "tests/systemd/test_reserve.py tries it": {"gpu-taken-out"},
     "it takes a GPU, or NVIDIA's driver": {
         "driver-hangs", "driver-unusable", "no-nvidia-ml-py", "no-uvm-node", "node-missing", "node-forbidden",
         "mps-beside-share", "mig-on", "exclusive-compute", "dmem-not-enabled", "gpus-not-fenced",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from typing import Any
 
@@ -56,6 +57,33 @@ def test_it_ends_by_itself(public_slicer: Slicer, broker: Broker, ann: User, ben
     his.said(f"reserved for {ann.name} until ")
     assert his.end().code == 0
     assert reservations(public_slicer) == []
+
+
+# U19: what runs there goes on; the next broker knows it still, and everybody is told why and how it ends
+def test_root_takes_a_gpu_out_of_service(public_slicer: Slicer, broker: Broker, ann: User, ben: User) -> None:
+    slicer = public_slicer
+    hers, gate = holds(slicer, ann, "--gpu", "0", "--name", "hers")
+    out = ("reserve", "--out-of-service", "0", "--why", "fell off the bus")
+    assert "only root may" in slicer.command(*out, via=ann.via, code=2).stderr
+    slicer.command(*out)
+    his = slicer.start("--gpu", "0", "--name", "his", "--", "true", via=ben.via)
+    why = "by root: fell off the bus; slicer reserve --remove SIM-00000000 puts it back"
+    his.said(f"GPU 0 is out of service ({why})")
+    systemctl.output("systemctl", "stop", SERVICE)
+    listed = slicer.command("reserve", via=ben.via).stdout
+    assert ("OUT OF SERVICE" in listed, "fell off the bus" in listed) == (True, True)
+    doctor = [*ben.via, "slicer", "doctor", "--json"]
+    said = subprocess.run(doctor, env=slicer.environ(), capture_output=True, text=True, check=False).stdout
+    assert "gpu-taken-out" in {each["id"] for each in json.loads(said)["findings"]}
+    remove = ("reserve", "--remove", "SIM-00000000")
+    assert "only root may" in slicer.command(*remove, via=ann.via, code=2).stderr
+    gate.open()
+    assert hers.end().code == 0
+    assert "no reservation and no GPU" in slicer.command("reserve", "--remove", "SIM-00000001", code=2).stderr
+    slicer.command(*remove)
+    assert his.end().code == 0
+    left = json.loads(slicer.command("reserve", "--json").stdout)
+    assert left == {"reservations": [], "out_of_service": []}
 
 
 def test_users_reserve_as_the_policy_allows(

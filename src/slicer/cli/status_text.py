@@ -12,7 +12,7 @@ from slicer.cli.status_rows import details, rows, whole_seconds
 from slicer.cli.status_tables import Frame, parts, table
 from slicer.columns import ASCII, FAINT, UNICODE, WARNING, Line, Section, joined
 from slicer.kernel.users import user_name
-from slicer.model import CPU, GroupStanding, Reservation, UserStanding
+from slicer.model import CPU, GroupStanding, OutOfService, Reservation, UserStanding
 from slicer.quantity import format_duration, short_mib
 from slicer.state.statedir import SYSTEM_DIR
 from slicer.text import visible
@@ -93,6 +93,15 @@ def reservations(found: Sequence[Reservation], numbers: Mapping[str, int], now: 
         for each in found
     ]  # fmt: skip
     return output.section("RESERVED | FOR USER | GPUS | BEGINS | ENDS | LENGTH>", rows, "reservations")
+
+
+def out_of_service(found: Sequence[OutOfService], numbers: Mapping[str, int], now: float) -> Section:
+    """One line a GPU that is out of service by hand."""
+    rows = [
+        (each.gpu, str(numbers.get(each.gpu, "gone")), moments.words(each.since_at, now), each.why)
+        for each in found
+    ]
+    return output.section("OUT OF SERVICE | GPU | SINCE | WHY", rows, "GPUs out of service")
 
 
 def people(status: LedgerStatus) -> list[Section]:

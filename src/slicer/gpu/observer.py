@@ -152,9 +152,9 @@ class GpuObserver:
         return found if not self.policy.out_of_service else tuple(map(self._as_configured, found))
 
     def _as_configured(self, device: Device) -> Device:
-        words = self.policy.out_of_service
-        is_out = self.index(device.uuid) in words or device.uuid.startswith(words)
-        return replace(device, out=device.out or "by the configuration") if is_out else device
+        index, words = self.index(device.uuid), self.policy.out_of_service
+        whys = (words[word] for word in words if word == index or device.uuid.startswith(word))
+        return replace(device, out=device.out or next(whys, ""))
 
     @property
     def memory(self) -> tuple[GpuMemory, ...]:

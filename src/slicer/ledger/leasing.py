@@ -208,17 +208,17 @@ def _means(word: str, gpu: Gpu) -> bool:
     return gpu.index == int(word) if word.isdigit() else gpu.uuid.lower().startswith(word.lower())
 
 
-def gpus_named(words: tuple[str, ...], gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
-    """The UUIDs of the named GPUs. Raises UsageError."""
+def gpus_named(words: tuple[str, ...], gpus: tuple[Gpu, ...], where: str = "--gpu") -> tuple[str, ...]:
+    """The UUIDs of the named GPUs. Raises UsageError, about ``where``."""
     found: list[str] = []
     for word in words:
         meant = [gpu.uuid for gpu in gpus if _means(word, gpu)]
         if len(meant) != 1:
             known = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in gpus)
             problem = f"{word!r} could be {len(meant)} GPUs" if meant else f"no such GPU: {word!r}"
-            raise UsageError(problem, where="--gpu", hint=f"this machine has {known}")
+            raise UsageError(problem, where=where, hint=f"this machine has {known}")
         if meant[0] in found:
-            raise UsageError(f"{word!r} is listed twice", where="--gpu", hint="name each GPU once")
+            raise UsageError(f"{word!r} is listed twice", where=where, hint="name each GPU once")
         found += meant
     return tuple(found)
 

@@ -193,6 +193,8 @@ class StatusReader:
         policy = self._observer.policy = measured(config.policy if config else Policy())
         no_gpus = self._look_at_gpus()  # the driver is slow: before the ledger's lock
         others = self._hear_of_others()
+        if others is not None:
+            policy = self._observer.policy = policy.without(others.out_of_service)
         there = Snapshot(others.leases, others.tickets) if others else Snapshot((), ())
         found, devices = self._read_ledger(there)
         limits = config.slots if config else None

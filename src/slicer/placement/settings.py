@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from slicer.record import record
+from slicer.record import record, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from slicer.model import OutOfService
     from slicer.placement.pressure import StallLimit
 
 NEVER = float("inf")
@@ -20,7 +23,12 @@ class Policy:
     # How long a blocked request may be passed over; None: by its width and the length of the machine's jobs.
     reserve_after_s: float | None = None
     mean_job_s: float | None = None  # the mean length of the machine's jobs; None: unknown
-    out_of_service: tuple[str, ...] = ()  # GPUs that get no jobs: UUIDs, their beginnings, or indices
+    out_of_service: Mapping[str, str] = {}  # why, by GPU: UUIDs, their beginnings, or indices
     by_arrival: bool = False  # requests of one priority go by arrival, however long their jobs are
     pressure: StallLimit | None = None  # beyond it nothing that takes GPUs or slots begins
     stall: str = ""  # that it is beyond it now, in words
+
+    def without(self, taken: Iterable[OutOfService]) -> Policy:
+        """The same, with GPUs that root has taken out of service by hand."""
+        words = {each.gpu: each.words for each in taken}
+        return replace(self, out_of_service={**words, **self.out_of_service}) if words else self

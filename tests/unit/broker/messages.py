@@ -7,7 +7,7 @@ from typing import Any
 
 from slicer.broker.protocol import messages as m
 from slicer.broker.protocol.wire import GetInfo, GetInterfaceDescription
-from slicer.model import Busy, Lease, Ticket
+from slicer.model import Busy, Lease, OutOfService, Ticket
 from slicer.outcome.series import GpuSeries, Series, encode
 
 JOB = "0123456789ab"
@@ -59,6 +59,7 @@ CALLS: tuple[Any, ...] = (
     m.Look(),
     m.Sampled(JOB, SERIES),
     m.Reserve(2, ("0", GPU), 1.7e9, 1.8e9, 1001), m.Unreserve(JOB),
+    m.SetService((GPU, "1"), True, "fell off the bus"), m.SetService((GPU,), False),
     m.Detach(JOB, "train", 4711, 12345),
     GetInfo(), GetInterfaceDescription("io.slicer.Broker"),
 )  # fmt: skip
@@ -83,6 +84,7 @@ REPLIES: tuple[tuple[type, Any], ...] = (
             (LEASE,), (TICKET,), {OTHER: "a share"},
             (m.UserStanding(1001, 2, 4, 16384, None, 0, None, 3, 0.4, 0.25),),
             (m.GroupStanding(200, "lab", 2, 4, 16384, None, 0, None),), {"cpu": 4},
+            out_of_service=(OutOfService(GPU, "fell off the bus", 1.7e9),),
         ),
     ),
 )  # fmt: skip

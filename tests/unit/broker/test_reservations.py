@@ -10,16 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slicer.broker.protocol import messages
 from slicer.broker.rules.allowance import Allowance
 from slicer.broker.rules.policy import NO_POLICY, Caps, SitePolicy
 from slicer.broker.rules.reservations import check_times, chosen, live, why
+from slicer.broker.server.policy_state import PolicyState
 from slicer.broker.server.reservations import FILE, Reservations
 from slicer.errors import InfeasibleError, NotAllowedError, StateError, UsageError
-from slicer.model import Busy, Reservation, Ticket
+from slicer.model import Busy, OutOfService, Reservation, Ticket
 from slicer.placement.decision import decide
 from slicer.placement.devices import Device
 from slicer.placement.settings import Policy
 from tests.unit import made_up
+from tests.unit.broker.within import acquire, within
 
 ANN, BEN = 1001, 1002
 A, B = "GPU-a", "GPU-b"
@@ -137,9 +140,54 @@ def test_reservations_survive_the_broker_and_the_reboot(
     assert os.stat(tmp_path / FILE).st_mode & 0o777 == 0o600
 
 
+# U19: older brokers' files have none; what is in both is written together
+def test_gpus_out_of_service_survive_the_broker_and_the_reboot(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text('{"version": 1, "reservations": []}')
+    said: list[str] = []
+    first = Reservations(str(tmp_path), said.append)
+    assert first.out_of_service == ()
+    out = OutOfService(A, "fell off the bus", NOW_AT)
+    first.set_out_of_service([out])
+    first.add(reserved(A, begins_in_s=1e9))
+    again = Reservations(str(tmp_path), said.append)
+    assert (again.out_of_service, len(again.now()), said) == ((out,), 1, [])
+    again.remove(*again.now())
+    assert Reservations(str(tmp_path), said.append).out_of_service == (out,)
+    again.set_out_of_service(())
+    assert Reservations(str(tmp_path), said.append).out_of_service == ()
+    assert out.words == "by root: fell off the bus; slicer reserve --remove GPU-a puts it back"
+
+
+# U19: through the broker; who waits is told why, and a broker that starts anew knows it still
+def test_a_gpu_that_root_takes_out_gets_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with within(tmp_path, monkeypatch) as inside:
+        root, runs = inside.dial(), inside.dial().ask(acquire(gpus=1, gpu_choice=("0",)), more=True)
+        assert root.ask(messages.SetService(("7",), True, "hot")) == "Infeasible"
+        assert root.ask(messages.SetService(("0",), True, "hot")) == messages.Done()
+        inside.stop()
+        inside.start()
+        [out] = (found := inside.dial().ask(messages.Status())).out_of_service
+        assert ((out.gpu,), out.why) == (runs.lease.gpus, "hot")
+        assert [each.gpus for each in found.leases] == [runs.lease.gpus]
+        waits = inside.dial()
+        busy = waits.ask(acquire(gpus=1, gpu_choice=("0",)), more=True).busy
+        assert busy.why == f"GPU 0 is out of service ({out.words})"
+        assert inside.dial().ask(acquire(gpus=1), more=True).lease.gpus != runs.lease.gpus
+        assert inside.dial().ask(messages.SetService((out.gpu,), False)) == messages.Done()
+        assert inside.dial().ask(messages.Status()).out_of_service == ()
+
+
+# U19
+def test_only_root_takes_gpus_out_of_service(tmp_path: Path) -> None:
+    for is_out in (True, False):
+        with pytest.raises(NotAllowedError, match="only root"):
+            PolicyState.set_service(None, messages.SetService((A,), is_out, "mine"), ANN, tuple)
+
+
 @pytest.mark.parametrize(
     "text",
     [
+        '{"reservations": [], "out_of_service": [{"gpu": "/etc", "why": "", "since_at": 1.0}]}',
         "", "{", "[]", '{"reservations": 3}', '{"reservations": [{"id": "x"}]}',
         json.dumps({"reservations": [{
             "id": "../../../etc", "uid": 0, "gpus": [], "from_at": 1.0, "until_at": 2.0,

@@ -12,6 +12,7 @@ from slicer.doctor.facts.installed import UnitFile, WrapFacts
 from slicer.doctor.findings import AreaVerdict, Who
 from slicer.doctor.glance import LookFacts
 from slicer.doctor.looks import LookResult
+from slicer.model import OutOfService
 from slicer.record import replace
 from slicer.wrap import judging, shim
 from slicer.wrap.judging import Sight
@@ -352,6 +353,7 @@ CASES: dict[str, tuple[Case, ...]] = {
     "broker-bypassed": (on_broker(variable="off"), on_broker(variable="/tmp/\x1b[2J")),
     "policy-broken": (on_broker(who=ROOT, policy="broken", policy_error="policy.toml:3: no"),),
     "policy-unknown-name": (on_broker(policy_warnings=("policy.toml:3: there is no user 'x'",)),),
+    "gpu-taken-out": (on_broker(out_of_service=(OutOfService("GPU-3f2a91c0", "too hot", 1.7e9),)),),
     "subuid-overlap": (on_broker(overlaps=("first.last (108472) in alice's",)),),
     "policy-without-broker": (on_broker(is_enabled=False, has_socket=False),),
     "several-slicers": (on_environment(on_path=("/usr/local/bin/slicer", "/usr/bin/slicer")),),

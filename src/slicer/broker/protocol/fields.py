@@ -6,7 +6,7 @@ A field name means the same in every message.
 from __future__ import annotations
 
 from slicer.broker.protocol import messages
-from slicer.model import Busy, Lease, Reservation, Ticket
+from slicer.model import Busy, Lease, OutOfService, Reservation, Ticket
 from slicer.record import replace
 from slicer.state.statefile import (
     COUNT_MAX,
@@ -34,8 +34,8 @@ _INT_MAX = 2**63 - 1
 RECORDS = {
     kind.__name__: kind
     for kind in (
-        Busy, Lease, Reservation, Ticket, messages.UserStanding, messages.GroupStanding, messages.UsageRow,
-        messages.GpuNow, messages.UseNow, messages.PastLease,
+        Busy, Lease, OutOfService, Reservation, Ticket, messages.UserStanding, messages.GroupStanding,
+        messages.UsageRow, messages.GpuNow, messages.UseNow, messages.PastLease,
     )
 }
 _CUT = {"name": messages.MOST_NAME, "description": messages.MOST_NAME, "command": messages.MOST_COMMAND}
@@ -115,7 +115,7 @@ _RULES: dict[str, Callable[[Any], bool]] = {
     "of_job": lambda value: not value or is_job_id(value),
     **dict.fromkeys(("uuid", "gpu"), is_gpu),
     **dict.fromkeys(("memory_mib", "total_mib", "used_mib"), _between(0, MIB_MAX)),
-    **dict.fromkeys(("from_at", "until_at"), _between(0, SECONDS_MAX)),
+    **dict.fromkeys(("from_at", "until_at", "since_at"), _between(0, SECONDS_MAX)),
     "id": is_job_id,
     "kind": ("gpu", "cpu", "slot").__contains__,
     **dict.fromkeys(("share", "due"), _between(0, 1)),

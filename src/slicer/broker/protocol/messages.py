@@ -231,6 +231,15 @@ class Unreserve:
     id: str
 
 
+@record
+class SetService:
+    """Root takes GPUs out of service: they get no more jobs until it puts them back, also after a reboot."""
+
+    gpu_choice: tuple[str, ...]  # UUIDs or numbers; UUIDs of those to put back
+    is_out: bool
+    why: str = ""  # they are taken out
+
+
 # -- replies ------------------------------------------------------------------------------------------------
 
 

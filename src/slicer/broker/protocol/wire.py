@@ -76,6 +76,7 @@ REPLIES: dict[type, tuple[type, ...]] = {
     messages.Set: (messages.Done,),
     messages.Reserve: (messages.Reserved,),
     messages.Unreserve: (messages.Done,),
+    messages.SetService: (messages.Done,),
 }
 _SERVICE_REPLIES: dict[type, tuple[type, ...]] = {GetInfo: (Info,), GetInterfaceDescription: (Description,)}
 _KINDS = {f"{messages.INTERFACE}.{kind.__name__}": kind for kind in REPLIES}

@@ -12,6 +12,7 @@ from slicer.broker.protocol.messages import (
     PastLeases,
     Recent,
     Reserve,
+    SetService,
     Usage,
     UsageRow,
     Used,
@@ -33,7 +34,7 @@ from slicer.errors import NotAllowedError, SlicerError, TooManyError
 from slicer.gpu.idle import idle_limits
 from slicer.kernel import proc
 from slicer.ledger.leasing import gpus_named
-from slicer.model import PREEMPTIBLE, Gpu, Lease, Reservation, Ticket
+from slicer.model import PREEMPTIBLE, Gpu, Lease, OutOfService, Reservation, Ticket
 from slicer.placement.devices import Device
 from slicer.placement.settings import Policy
 from slicer.record import replace
@@ -175,7 +176,8 @@ class PolicyState:
     @property
     def placement(self) -> Policy:
         """The settings of decisions, and the mean length of this machine's jobs."""
-        return replace(self.configuration.placement, mean_job_s=self.accounts.runs.mean_s)
+        found = replace(self.configuration.placement, mean_job_s=self.accounts.runs.mean_s)
+        return found.without(self.reservations.out_of_service)
 
     def standings(
         self, waiting: Sequence[Ticket], found: Shares, holdings: Collection[Holding]
@@ -216,6 +218,18 @@ class PolicyState:
         made = Reservation(os.urandom(6).hex(), asked.uid, found, asked.from_at, asked.until_at)
         self.reservations.add(made)
         return made
+
+    def set_service(self, asked: SetService, uid: int, gpus: Callable[[], tuple[Gpu, ...]]) -> None:
+        """Take GPUs out of service, or put them back.
+
+        Raises UsageError, NotAllowedError, GpuError, StateError.
+        """
+        if uid:
+            raise NotAllowedError("only root may take GPUs out of service, or put them back")
+        named = gpus_named(asked.gpu_choice, gpus(), "--out-of-service") if asked.is_out else asked.gpu_choice
+        taken = [OutOfService(uuid, asked.why, time.time()) for uuid in named if asked.is_out]
+        others = (each for each in self.reservations.out_of_service if each.gpu not in named)
+        self.reservations.set_out_of_service((*others, *taken))
 
     # -- the use so far -----------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """The reservations of this machine: /var/lib/slicer/reservations.json, which belongs to root alone.
 
-The file is replaced as a whole before a reservation counts, and survives a reboot.
+The file also has the GPUs that root has taken out of service. It is replaced as a whole before anything in it
+counts, and survives a reboot.
 """
 
 from __future__ import annotations
@@ -8,13 +9,13 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from slicer.broker.protocol.fields import read_record
 from slicer.broker.rules.reservations import live
 from slicer.errors import StateError
-from slicer.model import Reservation
+from slicer.model import OutOfService, Reservation
 from slicer.record import as_dict
 from slicer.state.directory import failing, open_trusted
 
@@ -24,14 +25,15 @@ _VERSION = 1
 
 
 class Reservations:
-    """All reservations that are not over."""
+    """All reservations that are not over, and the GPUs that are ``out_of_service`` by hand."""
 
     def __init__(self, directory: str, warn: Callable[[str], None]) -> None:
         """Raises nothing: a file that cannot be read is reported, and stays until the next change."""
         self._directory = directory
         self._all: tuple[Reservation, ...] = ()
+        self.out_of_service: tuple[OutOfService, ...] = ()
         try:
-            self._all = self._load()
+            self._all, self.out_of_service = self._load()
         except (OSError, StateError, ValueError, TypeError, KeyError, RecursionError) as error:
             warn(f"{directory}/{FILE}: no reservation counts: {error}")
 
@@ -42,25 +44,32 @@ class Reservations:
 
     def add(self, made: Reservation) -> None:
         """Raises StateError."""
-        self._save((*self.now(), made))
+        self._save((*self.now(), made), self.out_of_service)
 
     def remove(self, made: Reservation) -> None:
         """Raises StateError."""
-        self._save(tuple(each for each in self.now() if each != made))
+        self._save(tuple(each for each in self.now() if each != made), self.out_of_service)
 
-    def _load(self) -> tuple[Reservation, ...]:
+    def set_out_of_service(self, gpus: Iterable[OutOfService]) -> None:
+        """Raises StateError."""
+        self._save(self.now(), tuple(gpus))
+
+    def _load(self) -> tuple[tuple[Reservation, ...], tuple[OutOfService, ...]]:
         if not os.path.lexists(f"{self._directory}/{FILE}"):
-            return ()
+            return (), ()
         folder = open_trusted(self._directory)
         try:
             said = json.loads(folder.read(FILE, _LONGEST))
         finally:
             folder.close()
-        return tuple(map(_reservation, said["reservations"]))
+        kept = tuple(map(_reservation, said["reservations"]))
+        out = said.get("out_of_service", ())  # older brokers wrote none, and drop them with their next write
+        return kept, tuple(read_record(OutOfService, each, is_strict=False) for each in out)
 
-    def _save(self, wanted: tuple[Reservation, ...]) -> None:
-        rows = [as_dict(each) for each in wanted]
-        data = json.dumps({"version": _VERSION, "reservations": rows}, default=list)
+    def _save(self, wanted: tuple[Reservation, ...], out_of_service: tuple[OutOfService, ...]) -> None:
+        rows, out = ([as_dict(each) for each in of] for of in (wanted, out_of_service))
+        document = {"version": _VERSION, "reservations": rows, "out_of_service": out}
+        data = json.dumps(document, default=list)
         path = f"{self._directory}/{FILE}"
         with failing(path, "cannot be written"):
             os.makedirs(self._directory, 0o755, exist_ok=True)
@@ -69,7 +78,7 @@ class Reservations:
                 os.close(folder.replace(FILE, data.encode("ascii") + b"\n", mode=0o600))
             finally:
                 folder.close()
-        self._all = live(wanted, time.time())
+        self._all, self.out_of_service = live(wanted, time.time()), out_of_service
 
 
 def _reservation(said: Any) -> Reservation:

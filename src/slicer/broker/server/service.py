@@ -61,6 +61,7 @@ class Service:
             messages.Set: scoping.set,
             messages.Reserve: self._reserve,
             messages.Unreserve: self._unreserve,
+            messages.SetService: self._set_service,
         }
 
     def call(self, call: ReceivedCall) -> None:
@@ -147,6 +148,14 @@ class Service:
         self._queueing.unsettle()
         call.connection.send(messages.Done())
 
+    def _set_service(self, call: ReceivedCall) -> None:
+        uid, asked = call.connection.peer.uid, call.message
+        self._policy_state.set_service(asked, uid, self._decider.gpus)
+        how = f"taken out of service: {asked.why}" if asked.is_out else "put back into service"
+        self._log(f"<5>uid {uid}: GPU {', '.join(asked.gpu_choice)} {how}")
+        self._queueing.unsettle()
+        call.connection.send(messages.Done())
+
     def _usage(self, call: ReceivedCall) -> None:
         holdings = self._leases.holdings.values()
         call.connection.send(self._policy_state.usage(call.message, call.connection.peer.uid, holdings))
@@ -181,6 +190,7 @@ class Service:
                 groups=groups,
                 slot_limits=dict(self._policy_state.configuration.slots),
                 reservations=self._policy_state.reservations.now(),
+                out_of_service=self._policy_state.reservations.out_of_service,
                 left_out=len(rows) - len(told),
             )
         )

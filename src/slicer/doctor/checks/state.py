@@ -164,6 +164,9 @@ def _broker(facts: BrokerFacts, who: Who) -> Iterator[Finding]:
     if facts.policy not in ("none", "broken") and not facts.is_enabled and not facts.has_socket:
         mend = who.install("--broker", "broker.enable = true")
         yield finding("policy-without-broker", f"{_POLICY} exists", mend)
+    for each in facts.out_of_service:
+        what = f"{each.gpu}: {visible(each.why)}"
+        yield finding("gpu-taken-out", what, who.root(f"slicer reserve --remove {each.gpu}"))
     if facts.overlaps:
         mend = f"# give the range's owner another one in /etc/subuid, or set user_uids in {_POLICY}"
         yield finding("subuid-overlap", visible(", ".join(facts.overlaps)), mend)

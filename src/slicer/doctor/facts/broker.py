@@ -17,6 +17,7 @@ from slicer.doctor.facts.reading import lstat, masks_in
 from slicer.errors import ConfigError, SlicerError
 from slicer.kernel.proc import names_in
 from slicer.kernel.users import hidden_root, user_name
+from slicer.model import OutOfService
 from slicer.record import record
 from slicer.state import BROKER, BROKER_DIRECTORY, BROKER_ENABLED
 
@@ -42,6 +43,7 @@ class BrokerFacts:
     policy_error: str
     policy_warnings: tuple[str, ...]
     variable: str  # $SLICER_BROKER
+    out_of_service: tuple[OutOfService, ...] = ()  # by hand
     overlaps: tuple[str, ...] = ()  # users whose uids lie in others' ranges of subordinate uids
 
 
@@ -50,11 +52,12 @@ def gather(environ: Mapping[str, str]) -> BrokerFacts:
     has_socket = lstat(BROKER) is not None
     place_problem = _place_problem() if has_socket else ""
     policy, policy_error, warnings = _policy(policy_file.PATH)
+    answer_error, out_of_service = _asked() if has_socket and not place_problem else ("", ())
     return BrokerFacts(
         is_enabled=os.path.lexists(BROKER_ENABLED), has_socket=has_socket,
         absence="" if has_socket else (why_absent() or ("", ""))[0],
         masked=masks_in(f"{folder}/{unit}" for folder in _MASKS for unit in (_UNIT, _SERVICE)),
-        place_problem=place_problem, answer_error=_asked() if has_socket and not place_problem else "",
+        place_problem=place_problem, answer_error=answer_error, out_of_service=out_of_service,
         policy=policy, policy_error=policy_error, policy_warnings=warnings,
         variable=environ.get(BROKER_VARIABLE, ""),
         overlaps=_overlaps() if has_socket else (),
@@ -86,18 +89,17 @@ def _place_problem() -> str:
     return ""
 
 
-def _asked() -> str:
-    """Why there is no answer; "" if there is one."""
+def _asked() -> tuple[str, tuple[OutOfService, ...]]:
+    """Why there is no answer ("" if there is one), and the GPUs that are out of service by hand."""
     connection = Connection()
     try:
-        connection.ask(Status())
+        return "", connection.ask(Status()).out_of_service
     except NoBroker:
-        pass  # it was stopped just now
+        return "", ()  # it was stopped just now
     except SlicerError as error:
-        return error.message
+        return error.message, ()
     finally:
         connection.close()
-    return ""
 
 
 def _policy(path: str) -> tuple[str, str, tuple[str, ...]]:
