@@ -98,7 +98,7 @@ class GpuMemory:
     gpu_uuid: str
     total_mib: int
     used_mib: int
-    fault: str = ""  # why the driver wants no more jobs on it, in words
+    fault: str | None = ""  # why it should get no more jobs, in words; None: only the kernel's log knows
 
 
 @record

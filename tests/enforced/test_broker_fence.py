@@ -20,6 +20,7 @@ from tests.systemd.helpers.broker import SOCKET, Broker
 from tests.systemd.helpers.jobs import Done, Slicer
 from tests.systemd.helpers.nodes import EVERYTHING
 from tests.systemd.helpers.users import User, user
+from tests.systemd.test_broker_units import looks
 
 pytest_plugins = ["tests.systemd.helpers.fixtures", "tests.systemd.helpers.nodes"]
 pytestmark = pytest.mark.enforced
@@ -179,3 +180,9 @@ def test_roots_job_inside_of_a_fenced_one_can_have_any_gpu(
     inner = f"slicer run -q --gpu 3 -- sh -c '{look}'"
     done = run(public_slicer, user("root"), "-q", "--", "sh", "-c", inner, **env)
     assert (done.code, done.stdout) == (0, "open: 4 ctl\n"), done
+
+
+# U19, L1: nothing of its own gets into the kernel's log
+def test_the_broker_reads_the_kernels_log_and_cannot_write_there(installed: Broker) -> None:
+    there = "(true </dev/kmsg) && echo reads\n(true >/dev/kmsg) 2>/dev/null && echo writes\necho CapEff\n"
+    assert looks(there)[:2] == ["reads", "CapEff"]

@@ -22,6 +22,8 @@
  *     sensors 0 64 412300 700000
  *     # GPU_INDEX NVML_FI_DEV_GET_GPU_RECOVERY_ACTION; without it 0, none
  *     recovery 0 1
+ *     # no GPU has a recovery action: it is "not supported", as with drivers before 560
+ *     no-recovery
  *     # GPU_INDEX FAILURE of nvmlDeviceGetRemappedRows; without it these are "not supported"
  *     rows 0 1
  *     # a function without its _vN that never returns
@@ -74,7 +76,7 @@ struct sample { unsigned pid; unsigned long long at_us; unsigned sm, memory, enc
 struct busy { int gpu; struct sample sample; };
 struct state { struct gpu gpus[MAX_GPUS]; struct process processes[MAX_PROCESSES];
                struct failure failures[MAX_ERRORS]; struct busy busy[MAX_BUSY];
-               unsigned count, n_processes, n_failures, n_busy;
+               unsigned count, n_processes, n_failures, n_busy, no_recovery;
                char log[4096], driver[TEXT]; };
 
 struct pci { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; };
@@ -162,6 +164,8 @@ static void parse(char *line)
     } else if (sscanf(line, "sensors %u %u %u %u", &i, &s.degrees, &s.milliwatts, &s.limit) == 4 && i < MAX_GPUS) {
         now.gpus[i].has_sensors = 1, now.gpus[i].degrees = s.degrees;
         now.gpus[i].milliwatts = s.milliwatts, now.gpus[i].limit = s.limit;
+    } else if (strncmp(line, "no-recovery", 11) == 0) {
+        now.no_recovery = 1;
     } else if (sscanf(line, "recovery %u %u", &i, &current) == 2 && i < MAX_GPUS) {
         now.gpus[i].recovery = current;
     } else if (sscanf(line, "rows %u %u", &i, &current) == 2 && i < MAX_GPUS) {
@@ -552,7 +556,7 @@ API nvmlDeviceGetFieldValues(void *handle, int count, struct field *fields)
     int code = enter_gpu("nvmlDeviceGetFieldValues", handle, &gpu);
 
     for (int i = 0; code == SUCCESS && i < count; i++) {
-        fields[i].code = fields[i].id == RECOVERY_ACTION ? SUCCESS : NOT_SUPPORTED;
+        fields[i].code = fields[i].id == RECOVERY_ACTION && !now.no_recovery ? SUCCESS : NOT_SUPPORTED;
         fields[i].value = gpu->recovery;
     }
     return code;

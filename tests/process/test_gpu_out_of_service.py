@@ -12,7 +12,7 @@ import pytest
 from slicer.outcome.outcome_file import outcome_from
 from tests.fake_nvml import FakeNvml
 from tests.patience import until
-from tests.process.harness import SLICER, Box
+from tests.process.harness import SLICER, Box, mounting
 
 pytest_plugins = ["tests.fake_nvml"]
 
@@ -95,4 +95,28 @@ def test_a_line_whose_gpu_failed_runs_again(box: Box, gpus: FakeNvml) -> None:
     rest = [json.loads(line) for line in queue.stdout]
     assert {"held-back", "started"}.isdisjoint(each["event"] for each in rest)  # no GPU is left for the third
     assert queue.wait() == 130
+    box.assert_clean()
+
+
+FELL = "4,1,1,-;NVRM: Xid (PCI:0000:0{}:00): 79, pid=4711, name=python, GPU has fallen off the bus."
+
+
+# U19: where the driver has no word for it; it is back by root's. What the driver says wins
+def test_a_fatal_error_in_the_kernels_log_counts_like_the_drivers_word(box: Box, gpus: FakeNvml) -> None:
+    log = box.root / "kmsg"
+    log.write_text(FELL.format(1) + "\n")
+    assert box.run("-q", "-p", "gpu", "--", *SHOW).stdout == f"{GPU_A}\n"
+    box.prefix = mounting(f"mount --bind {log} /dev/kmsg")
+    assert box.run("-q", "-p", "gpu", "--", *SHOW).stdout == f"{GPU_A}\n"
+    gpus.add("no-recovery")
+    assert box.run("-q", "-p", "gpu", "--", *SHOW).stdout == f"{GPU_B}\n"
+    assert "Xid 79 in the kernel's log; after a reset, slicer reserve --remove GPU-00000000" in status(box)
+    done = box.run("-p", "gpu", "--", "sh", "-c", f'echo "{FELL.format(2)}" >>{log}; exit 3')
+    assert [each.ended_by for each in box.outcomes() if each.exit_code == 3] == ["gpu"]
+    assert "GPU 1 failed: Xid 79 in the kernel's log\n" in done.stderr
+    remove = [*box.prefix, *SLICER, "reserve", "--remove"]
+    for word, code in (("GPU-", 2), ("1", 0), ("1", 125), ("GPU-0000", 0)):
+        assert subprocess.run([*remove, word], env=box.env, check=False).returncode == code, word
+    assert "Xid" not in status(box)
+    assert box.run("-q", "-p", "gpu", "--", *SHOW).stdout == f"{GPU_A}\n"
     box.assert_clean()

@@ -78,10 +78,15 @@ grep CapEff /proc/self/status
 
 
 def test_the_sandbox_is_one(installed: str) -> None:  # L1
+    assert looks(LOOKS)[:2] == ["fine", "CapEff:\t0000000400200020"]
+
+
+def looks(script: str) -> list[str]:
+    """What a shell in the broker's place prints, until it says CapEff."""
     _DROP_IN.parent.mkdir(parents=True, exist_ok=True)
     # Its limits of processes and system calls are for one program; this is a shell that starts others.
     _DROP_IN.write_text(
-        "[Service]\nExecStart=\nExecStart=/bin/sh -c '" + LOOKS.replace("\n", "; ").replace("do;", "do")
+        "[Service]\nExecStart=\nExecStart=/bin/sh -c '" + script.replace("\n", "; ").replace("do;", "do")
         + "true'\nRestart=no\nStandardOutput=truncate:/tmp/looks\nExecStopPost=\n"
     )  # fmt: skip
     try:
@@ -93,7 +98,7 @@ def test_the_sandbox_is_one(installed: str) -> None:  # L1
         _DROP_IN.unlink()
         systemctl.output("systemctl", "daemon-reload")
         systemctl.output("systemctl", "stop", SERVICE)
-    assert Path("/tmp/looks").read_text().split("\n")[:2] == ["fine", "CapEff:\t0000000000200020"]
+    return Path("/tmp/looks").read_text().split("\n")
 
 
 def test_the_end_of_a_scope_wakes_it(installed: str) -> None:  # L2

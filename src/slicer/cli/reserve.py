@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -19,6 +19,7 @@ from slicer.cli.common import coming, meant
 from slicer.cli.status_text import out_of_service, reservations
 from slicer.columns import Line, joined
 from slicer.errors import SlicerError, UsageError
+from slicer.gpu.xids import BY_LOG, XidLog
 from slicer.kernel.users import user_name
 from slicer.model import OutOfService, Reservation
 from slicer.quantity import parse_duration
@@ -45,6 +46,7 @@ Examples:
       Give one up.
   sudo slicer reserve --out-of-service 3 --why "fell off the bus"
       GPU 3 gets no more jobs, until root says: slicer reserve --remove 3
+      Root says that, too, when a GPU was reset after an Xid error.
 
 \b
 A reservation ends no job. Until it begins, its GPUs serve jobs that should
@@ -61,7 +63,7 @@ docs/json.md describes the output of --json.""",
 @click.option("--for-user", metavar="USER", help="For root: whose jobs may use the GPUs.")
 @click.option("--out-of-service", "out", metavar="LIST", help="For root: these GPUs get no more jobs.")
 @click.option("--why", metavar="TEXT", help="Why they are out of service.")
-@click.option("--remove", metavar="ID|GPU", help="Give up a reservation; or put a GPU back into service.")
+@click.option("--remove", metavar="ID", help="Give up a reservation, or put a GPU back into service.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(
     gpus: int | None, gpu: str | None, begins: str | None, length: str | None, ends: str | None,
@@ -73,13 +75,14 @@ def command(
     states = read(os.environ, say.line).gpus
     numbers = {state.gpu.uuid: state.gpu.index for state in states}
     path, told = broker_socket(os.environ), ""
-    if not path:
-        hint = _WITHOUT if out is None else "[gpu] out_of_service in /etc/slicer/config.toml does it"
-        raise SlicerError(_NO_BROKER, hint=hint)
     if remove is not None:
         if is_asked or out is not None or why is not None:
             raise UsageError("goes with no option but --json", where="--remove")
-        found, told = _removed(remove, _known(path), numbers, path), "removed"
+        sick = [state.gpu.uuid for state in states if state.out.startswith(BY_LOG)]
+        found, told = _removed(remove, path, numbers, sick), "removed"
+    elif not path:
+        hint = _WITHOUT if out is None else "[gpu] out_of_service in /etc/slicer/config.toml does it"
+        raise SlicerError(_NO_BROKER, hint=hint)
     elif out is not None or why is not None:
         before = _known(path)
         ask(path, _taking(out, why, is_asked))
@@ -149,16 +152,26 @@ def _uid(name: str | None) -> int:
 
 
 def _removed(
-    word: str, known: Sequence[Reservation | OutOfService], numbers: Mapping[str, int], path: str
+    word: str, path: str, numbers: Mapping[str, int], sick: Iterable[str]
 ) -> list[Reservation | OutOfService]:
-    """Give up what is called so."""
-    found = [each for each in known if len(word) >= _ID and _id(each).startswith(word)]
-    found += [each for each in known if str(numbers.get(_id(each))) == word]
-    if len(found) != 1:
-        which = f"could be {len(found)} of them" if found else "is no reservation and no GPU out of service"
+    """Give up what is called so. ``sick``: the GPUs that are out of service by errors in the kernel's log."""
+
+    def is_meant(id: str) -> bool:
+        return (len(word) >= _ID and id.startswith(word)) or str(numbers.get(id)) == word
+
+    sick = [uuid for uuid in sick if is_meant(uuid)]
+    if not path and not sick:
+        raise SlicerError(_NO_BROKER, hint=_WITHOUT)
+    found = [each for each in (_known(path) if path else ()) if is_meant(_id(each))]
+    count = len({*map(_id, found), *sick})
+    if count != 1:
+        which = f"could be {count} of them" if count else "is no reservation and no GPU out of service"
         raise UsageError(f"{word!r:.40} {which}", where="--remove", hint="slicer reserve lists them")
-    is_gpu = isinstance(found[0], OutOfService)
-    ask(path, SetService((_id(found[0]),), is_out=False) if is_gpu else Unreserve(_id(found[0])))
+    for each in found:
+        is_gpu = isinstance(each, OutOfService)
+        ask(path, SetService((_id(each),), is_out=False) if is_gpu else Unreserve(_id(each)))
+    for uuid in sick:
+        XidLog().forgive(uuid)
     return found
 
 

@@ -101,7 +101,7 @@ def out_of_service(found: Sequence[OutOfService], numbers: Mapping[str, int], no
         (each.gpu, str(numbers.get(each.gpu, "gone")), moments.words(each.since_at, now), each.why)
         for each in found
     ]
-    return output.section("OUT OF SERVICE | GPU | SINCE | WHY", rows, "GPUs out of service")
+    return output.section("OUT OF SERVICE | GPU | WHEN | WHY", rows, "GPUs out of service")
 
 
 def people(status: LedgerStatus) -> list[Section]:

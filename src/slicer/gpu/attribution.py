@@ -154,5 +154,5 @@ def _device(
             foreign_mib += max(0, rest_mib - sum(lease.vram_mib or 0 for lease in users.values()))
     return Device(
         memory.gpu_uuid, memory.total_mib, memory.used_mib, used_by, foreign_mib, tuple(foreign_pids),
-        memory.fault,
+        memory.fault or "",
     )  # fmt: skip

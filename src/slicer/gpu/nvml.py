@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
     from typing import Any, TypeVar
 
+    from slicer.gpu.xids import XidLog
+
     _T = TypeVar("_T")
 
     Notes = list[str]  # inside the class, `list` is the method
@@ -39,7 +41,7 @@ class GpuDetails(Gpu):
     compute_mode: str | None  # "default", "exclusive-thread", "prohibited" or "exclusive-process"
     has_display: bool | None
     is_mig: bool | None
-    fault: str = ""  # as in GpuMemory
+    fault: str | None = ""  # as in GpuMemory
 
 
 def _see_the_card() -> None:
@@ -85,6 +87,7 @@ class Nvml:
         self._handles: dict[int, tuple[Any, tuple[int, int, int]]] = {}
         self._uuids: dict[int, str] = {}
         self._last: dict[int, GpuMemory] = {}
+        self._log: XidLog | None = None  # opened if the driver names no recovery action
         self._sampled: dict[str, int] = {}  # the time of the last sample of processes, by UUID
         _see_the_card()
         with AllBlocked():  # the driver's library starts threads, now or with the first question
@@ -131,7 +134,7 @@ class Nvml:
             compute_mode=None if mode is None else _COMPUTE_MODES[mode],
             has_display=None if display is None else bool(display),
             is_mig=None if mig is None else bool(mig[0]),
-            fault=self._fault(handle),
+            fault=self._fault(gpu.uuid, handle),
         )  # fmt: skip
 
     def why_no_limits(self) -> str:
@@ -222,6 +225,8 @@ class Nvml:
 
     def close(self) -> None:
         """Shut NVML down. Safe to repeat; errors are ignored, because nobody could act on them."""
+        if self._log is not None:
+            self._log.close()
         if self._open:
             self._open = False
             try:
@@ -321,18 +326,26 @@ class Nvml:
         total_mib, used_mib = 0, 0
         if memory is not None:
             total_mib, used_mib = (int(memory.total) - reserved) // _MIB, -(-int(memory.used) // _MIB)
-        return GpuMemory(uuid, total_mib, used_mib, self._fault(handle))
+        return GpuMemory(uuid, total_mib, used_mib, self._fault(uuid, handle))
 
-    def _fault(self, handle: Any) -> str:
-        """Why the driver wants no more jobs on the GPU, in words; "" if it does not say so."""
-        nvml = self._nvml
+    def _fault(self, uuid: str, handle: Any) -> str | None:
+        """As in GpuMemory. If the driver names a recovery action, the kernel's log says nothing more."""
+        nvml, fault = self._nvml, None
         fields = self._asked(nvml.nvmlDeviceGetFieldValues, handle, [_RECOVERY_ACTION])
         if fields is not None and fields[0].nvmlReturn == nvml.NVML_SUCCESS:
             action = _ACTIONS.get(fields[0].value.uiVal)
-            if action is not None:
-                return f"the driver asks for {action}"
-        rows = self._asked(nvml.nvmlDeviceGetRemappedRows, handle)
-        return "the driver could not replace bad memory" if rows is not None and rows[3] else ""
+            fault = f"the driver asks for {action}" if action is not None else ""
+        rows = self._asked(nvml.nvmlDeviceGetRemappedRows, handle) if not fault else None
+        if rows is not None and rows[3]:
+            return "the driver could not replace bad memory"
+        return self._logged(uuid, handle) if fault is None else fault
+
+    def _logged(self, uuid: str, handle: Any) -> str | None:
+        from slicer.gpu.xids import XidLog
+
+        self._log = self._log or XidLog()
+        pci = self._nvml.nvmlDeviceGetPciInfo(handle)
+        return self._log.fault((pci.domain, pci.bus, pci.device), uuid)
 
     def _processes(self, index: int, handle: Any) -> tuple[GpuProcess, ...]:
         uuid = self._uuid(index, handle)

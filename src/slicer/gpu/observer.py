@@ -156,6 +156,22 @@ class GpuObserver:
         whys = (words[word] for word in words if word == index or device.uuid.startswith(word))
         return replace(device, out=device.out or next(whys, ""))
 
+    def faults(self) -> dict[str, str]:
+        """Why GPUs of the last snapshot should get no more jobs, by UUID.
+
+        What only the kernel's log knows, and this process may not read, comes from ``otherwise``.
+        """
+        memory = self.memory
+        if self._otherwise is not None and any(each.fault is None for each in memory):
+            from contextlib import closing
+
+            try:
+                with closing(self._otherwise()) as root:
+                    memory = root.snapshot([each.gpu_uuid for each in memory]).memory
+            except GpuError:
+                pass  # there is no broker, and the driver has said nothing against them
+        return {each.gpu_uuid: each.fault for each in memory if each.fault}
+
     @property
     def memory(self) -> tuple[GpuMemory, ...]:
         """The GPUs' memory in the last snapshot; () without one."""

@@ -112,11 +112,11 @@ class GpuWatch:
             self.fail(error)
 
     def fault(self) -> str:
-        """What the driver says now of a GPU of the job that it has given up; "" of none."""
+        """What is said now of a GPU of the job that has failed; "" of none."""
         self.sample()
-        faults = {each.gpu_uuid: each.fault for each in self.observer.memory if not self.has_failed}
+        faults = {} if self.has_failed else self.observer.faults()
         found = next((uuid for uuid in self.held.lease.gpus if faults.get(uuid)), "")
-        return found and f"{self.name_of(found)} failed: {faults[found]}"
+        return found and f"{self.name_of(found)} failed: {faults[found].partition(';')[0]}"
 
     # -- what is told ------------------------------------------------------------------------------------
 

@@ -194,7 +194,9 @@ class StatusReader:
         no_gpus = self._look_at_gpus()  # the driver is slow: before the ledger's lock
         others = self._hear_of_others()
         if others is not None:
-            policy = self._observer.policy = policy.without(others.out_of_service)
+            policy = policy.without(others.out_of_service)
+            words = {**policy.out_of_service, **self._observer.faults()}
+            policy = self._observer.policy = replace(policy, out_of_service=words)
         there = Snapshot(others.leases, others.tickets) if others else Snapshot((), ())
         found, devices = self._read_ledger(there)
         limits = config.slots if config else None

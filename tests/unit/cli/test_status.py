@@ -8,11 +8,14 @@ import pwd
 import re
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from slicer.gpu.snapshot import GpuSnapshot
 from slicer.ledger.status import StatusReader
-from slicer.model import Gpu, GpuLoad, GpuMemory
+from slicer.model import Gpu, GpuLoad, GpuMemory, OutOfService, Standing
+from slicer.record import replace
 from tests.fake_nvml import TWO_GPUS, FakeNvml
 from tests.unit.cli.made_up_status import (
     GPUS,
@@ -135,6 +138,25 @@ class _Gpus:
 
     def close(self) -> None:
         pass
+
+
+# U19: what root has taken out, and what only root may read
+def test_what_the_broker_knows_of_gpus_out_of_service_is_shown(
+    cli: Cli, fake_nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (gpu.uuid for gpu in GPUS[:2])
+    by_hand = OutOfService(second, "fell off the bus", 1.7e9)
+    standing = Standing((), (), {}, (), (), {}, out_of_service=(by_hand,))
+    memory = tuple(GpuMemory(gpu.uuid, gpu.memory_mib, 0, None) for gpu in GPUS)
+    root = (replace(memory[0], fault="Xid 79"), *memory[1:])
+    told = SimpleNamespace(snapshot=lambda only: GpuSnapshot(root, ()), close=lambda: None)
+    driver = _Gpus(fake_nvml, fake_nvml.state.read_text())
+    monkeypatch.setattr(driver, "memory", lambda only=(): memory)
+    monkeypatch.setattr("slicer.gpu.open_gpus", lambda: driver)
+    reader = StatusReader({**cli.environ, "SLICER_STATE_DIR": str(cli.state)}, lambda: standing, lambda: told)
+    out = {state.gpu.uuid: state.out for state in reader.read(lambda _: None).gpus}
+    assert (out.pop(first), out.pop(second), {*out.values()}) == ("Xid 79", by_hand.words, {""})
+    reader.close()
 
 
 # -- on a terminal ------------------------------------------------------------------------------------------

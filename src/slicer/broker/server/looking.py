@@ -50,7 +50,7 @@ def _gpus(gpus: Iterable[Gpu], reading: _Reading) -> tuple[GpuNow, ...]:
     return tuple(
         GpuNow(
             known[each.gpu_uuid].index, each.gpu_uuid, known[each.gpu_uuid].name,
-            known[each.gpu_uuid].memory_mib, each.total_mib, each.used_mib, fault=each.fault,
+            known[each.gpu_uuid].memory_mib, each.total_mib, each.used_mib, fault=each.fault or "",
             **as_dict(reading.load.get(each.gpu_uuid, GpuLoad())),
         )
         for each in reading.snapshot.memory if each.gpu_uuid in known
