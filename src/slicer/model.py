@@ -348,6 +348,7 @@ class Standing:
     slot_limits: dict[str, int]  # the administrator's
     reservations: tuple[Reservation, ...] = ()  # those that are not over, the first to begin first
     out_of_service: tuple[OutOfService, ...] = ()  # by hand
+    suspects: tuple[str, ...] = ()  # GPUs that are placed last
     left_out: int = 0  # leases and tickets for which the reply has no room; each user's first are in it
 
 

@@ -104,6 +104,7 @@ def _state(state: GpuState, status: LedgerStatus) -> dict[str, Any]:
         "unexplained_mib": state.unexplained_mib if device else None,
         "idle": state.is_idle if device else None,
         "out_of_service": state.out or None,
+        "placed_last": state.is_suspect,
         **as_dict(state.load),
         "jobs": [lease.job for lease in status.leases if state.gpu.uuid in lease.gpus],
         "foreign": [

@@ -100,6 +100,8 @@ def users(state: GpuState, status: LedgerStatus) -> Iterator[tuple[str, str, str
     device = state.device
     if state.out:
         yield "out of service:", state.out, WARNING
+    elif state.is_suspect:
+        yield "placed last:", "the last jobs failed at once, and end well elsewhere", WARNING
     for lease in holders(state, status):
         marks = marks_of(lease, status, (state,))
         used = format_mib(device.used_by.get(lease.job, 0)) if device else "-"

@@ -180,6 +180,8 @@ def finish(
     faults.point("ending-released")
     if outcome.gpus and not outcome.exit_code:  # a failed run says little about others
         _try(job, held, warn, lambda: held.note_run(outcome.wall_s - (outcome.paused_s or 0.0)))
+    if outcome.gpus:
+        _try(job, held, warn, lambda: _note_end(outcome, held))
     if job.reruns is not None:
         if not held.is_outlived and job.reruns.decide(outcome, job.profile.retry):
             _try(job, held, warn, held.alert)
@@ -194,6 +196,17 @@ def finish(
     for hear in heard:
         _try(job, held, warn, hear)
     return outcome
+
+
+def _note_end(outcome: Outcome, held: HeldLease) -> None:
+    is_quick = False
+    if outcome.exit_code:
+        from slicer.outcome.result import result_of
+        from slicer.placement.suspects import is_quick_failure
+
+        result = result_of(outcome.exit_code, outcome.reason, outcome.ended_by)
+        is_quick = is_quick_failure(outcome.reason, result, outcome.wall_s)
+    held.note_end(is_well=not outcome.exit_code, is_quick=is_quick)
 
 
 def _try(job: Job, held: HeldLease, warn: Callable[[str], None], act: Callable[[], str | None]) -> None:

@@ -38,6 +38,7 @@ ANSWER_WITHIN_S = 5.0
 
 
 BEGUN = stat.S_IXUSR  # the bit in the mode of a lease's file that says that its command has begun
+_MOST_ENDS = 1 << 16  # bytes
 _FEW = 16  # leases, which take a millisecond or two to read
 
 
@@ -258,6 +259,19 @@ class LedgerFiles:
         if self._lengths is None or self._lengths[0] != data:
             self._lengths = data, run_lengths.parse(data)
         return self._lengths[1]
+
+    def suspects(self) -> frozenset[str]:
+        """The GPUs that are placed last. Raises StateError."""
+        if not (data := self.ends()):
+            return frozenset()
+        from slicer.ledger import run_ends
+        from slicer.placement.suspects import suspects
+
+        return suspects(run_ends.parse(data), proc.now_s())
+
+    def ends(self) -> bytes:
+        """The file of how runs on GPUs ended: see :mod:`slicer.ledger.run_ends`. Raises StateError."""
+        return self.directory.base.read("ends", _MOST_ENDS)
 
     def names_by_job(self) -> dict[str, str]:
         """The names of the tickets last seen by :meth:`requests`, without those discarded since."""

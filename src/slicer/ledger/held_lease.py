@@ -172,6 +172,21 @@ class HeldLease:
             found = self._files.lengths().with_run(key_of(self.lease.command), length_s)
             run_lengths.write(self._files.directory.base, found)
 
+    def note_end(self, *, is_well: bool, is_quick: bool) -> None:
+        """Remember how the job's run ended, once one has failed at once. Raises StateError."""
+        with self._files.locked():
+            before = self._files.ends()
+            if before or is_quick:
+                from slicer.kernel import proc
+                from slicer.ledger import run_ends
+                from slicer.placement.lengths import key_of
+                from slicer.placement.suspects import RunEnd
+
+                how = "well" if is_well else "quick" if is_quick else "other"
+                lease = self.lease
+                end = RunEnd(proc.now_s(), how, lease.gpus, key_of(lease.command))
+                run_ends.note(self._files.directory.base, before, end)
+
     def alert(self) -> None:
         """Some time after :meth:`release`: make sure that another ticket has looked."""
         self._files.alert()

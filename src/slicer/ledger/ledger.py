@@ -164,7 +164,7 @@ class Ledger(LedgerFiles):
         policy = measured(observer.policy)
         if not any(request.gpus for request in queue):
             return policy
-        return replace(policy, mean_job_s=self.lengths().mean_s)
+        return replace(policy, mean_job_s=self.lengths().mean_s, suspects=self.suspects())
 
     def _grant_now(self, request: Request, draft: Lease, observer: GpuObserver) -> HeldLease | Book:
         """The lease, or the decision that it is not granted."""

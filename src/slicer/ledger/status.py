@@ -65,6 +65,7 @@ class GpuState:
     unexplained_mib: int  # used, but by no visible process
     foreign: tuple[ForeignProcess, ...]
     load: GpuLoad = GpuLoad()
+    is_suspect: bool = False  # jobs fail at once there: see slicer.placement.suspects
 
     @property
     def out(self) -> str:
@@ -196,7 +197,8 @@ class StatusReader:
         if others is not None:
             policy = policy.without(others.out_of_service)
             words = {**policy.out_of_service, **self._observer.faults()}
-            policy = self._observer.policy = replace(policy, out_of_service=words)
+            suspects = frozenset(others.suspects)
+            policy = self._observer.policy = replace(policy, out_of_service=words, suspects=suspects)
         there = Snapshot(others.leases, others.tickets) if others else Snapshot((), ())
         found, devices = self._read_ledger(there)
         limits = config.slots if config else None
@@ -212,7 +214,7 @@ class StatusReader:
         at_s = now_s()
         ledger, tickets = self._ledger, found.tickets
         if others is None and ledger is not None:  # the broker's are in its order
-            policy = replace(policy, mean_job_s=ledger.lengths().mean_s)
+            policy = replace(policy, mean_job_s=ledger.lengths().mean_s, suspects=ledger.suspects())
             tickets = order.in_order(tickets, devices, policy, at_s)
         return LedgerStatus(
             directory=ledger.directory.path if ledger else "",
@@ -391,6 +393,7 @@ def _state(
         unexplained_mib=0 if is_silent else max(0, device.used_mib - known),
         foreign=foreign,
         load=load,
+        is_suspect=device.uuid in policy.suspects,
     )
 
 

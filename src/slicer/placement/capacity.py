@@ -39,6 +39,7 @@ class Capacity:
         for lease in leases:
             self._add_slots(lease.slots)
         in_service = [device for device in devices or () if not device.out]
+        in_service.sort(key=lambda device: device.uuid in policy.suspects)
         by_uuid: dict[str, list[Lease]] = {device.uuid: [] for device in in_service}
         for lease in leases:
             for uuid in lease.gpus:
@@ -101,6 +102,8 @@ class Capacity:
             tightest = [each for each in tightest if each[1] in able]
         if len(tightest) < wanted:
             return None
+        if self._policy.suspects:
+            tightest.sort(key=lambda each: self._by_index[each[1]].uuid in self._policy.suspects)
         return tuple(self._by_index[index].uuid for index in sorted(index for _, index in tightest[:wanted]))
 
     def take(self, request: Request, gpus: tuple[str, ...]) -> None:

@@ -45,7 +45,7 @@ class StrictTurn:
 class GpuRoom:
     def __init__(self, index: int, device: Device, leases: list[Lease], policy: Policy, now_s: float) -> None:
         self.uuid = device.uuid
-        self.index = index  # in PCI order
+        self.index = index  # in PCI order, with those that are placed last behind the others
         self.total_mib = device.total_mib
         self.foreign_mib = max(buffered(device.foreign_mib, policy), unexplained_mib(device))
         self.is_foreign = is_used_by_others(device, policy)

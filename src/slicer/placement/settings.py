@@ -24,6 +24,7 @@ class Policy:
     reserve_after_s: float | None = None
     mean_job_s: float | None = None  # the mean length of the machine's jobs; None: unknown
     out_of_service: Mapping[str, str] = {}  # why, by GPU: UUIDs, their beginnings, or indices
+    suspects: frozenset[str] = frozenset()  # GPUs that are placed last: slicer.placement.suspects
     by_arrival: bool = False  # requests of one priority go by arrival, however long their jobs are
     pressure: StallLimit | None = None  # beyond it nothing that takes GPUs or slots begins
     stall: str = ""  # that it is beyond it now, in words

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from slicer.broker.rules.run_lengths import RunLengths
 from slicer.model import Ticket
+from slicer.placement.suspects import RunEnd
 from tests.unit import made_up
 
 
@@ -32,3 +33,17 @@ def test_each_user_counts_equally_among_the_machines_runs() -> None:
         runs.note(1001, f"short{number}", 1.0)
     assert runs.mean_s == (3600.0 + 1.0) / 2
     assert runs.estimated(ticket(1002), None).est_s == 7200.0
+
+
+# U8, L1: nobody's failures are compared with another user's successes
+def test_a_gpu_is_placed_last_by_the_jobs_of_one_user() -> None:
+    def noted(well: int) -> frozenset[str]:
+        runs = RunLengths()
+        runs.note_end(well, "python train.py", RunEnd(1.0, "well", ("GPU-1",), ""))
+        for second in range(3):
+            runs.note_end(1000, "python train.py", RunEnd(2.0 + second, "quick", ("GPU-0",), ""))
+            runs.note_end(well, "python train.py", RunEnd(2.0 + second, "well", ("GPU-1",), ""))
+        return runs.suspects(5.0)
+
+    assert noted(1000) == {"GPU-0"}
+    assert noted(1001) == set()

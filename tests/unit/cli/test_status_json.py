@@ -126,13 +126,13 @@ def test_the_contract() -> None:  # B3
             "all": [
                 gpu(
                     0, "a", used_mib=77000, reserved_mib=81559, free_mib=0, unexplained_mib=0, idle=False,
-                    out_of_service=None,
+                    out_of_service=None, placed_last=False,
                     utilisation=93, temperature_c=64, power_w=412, power_limit_w=700,
                     jobs=["3f2a9c01b7de"], foreign=[],
                 ),
                 gpu(
                     1, "b", used_mib=2048, reserved_mib=2253, free_mib=79306, unexplained_mib=0, idle=False,
-                    out_of_service=None,
+                    out_of_service=None, placed_last=False,
                     utilisation=None, temperature_c=None, power_w=None, power_limit_w=None, jobs=[],
                     foreign=[
                         {

@@ -25,6 +25,8 @@ from slicer.kernel import proc
 from slicer.model import Lease, Usage
 from slicer.outcome import totals
 from slicer.outcome.history import encodable
+from slicer.outcome.result import result_of
+from slicer.placement.suspects import RunEnd, is_quick_failure
 from slicer.record import record
 from slicer.state.directory import LEDGER, check_file, open_trusted
 
@@ -88,8 +90,14 @@ class Accounts:
         """Count a job from now on, and add it with the next :meth:`write`."""
         self._unbooked.append(ended)
         lease, told = ended.lease, ended.finished
-        if lease.gpus and told is not None and not told.exit_code:  # a failed run says little about others
-            self.runs.note(lease.uid, lease.command, max(0.0, ended.ended_s - lease.since_s - told.paused_s))
+        if lease.gpus and told is not None:
+            length_s = max(0.0, ended.ended_s - lease.since_s - told.paused_s)
+            result = result_of(told.exit_code, told.reason, told.ended_by)
+            if not told.exit_code:  # a failed run says little about others
+                self.runs.note(lease.uid, lease.command, length_s)
+            is_quick = is_quick_failure(told.reason, result, length_s)
+            how = "quick" if is_quick else "other" if told.exit_code else "well"
+            self.runs.note_end(lease.uid, lease.command, RunEnd(ended.ended_s, how, lease.gpus, ""))
         if self._connection is None:  # only for the fair share, until the broker exits
             self._unbooked.clear()
             self._past[ended.lease.uid] = self._after(ended, self._past)

@@ -176,7 +176,9 @@ class PolicyState:
     @property
     def placement(self) -> Policy:
         """The settings of decisions, and the mean length of this machine's jobs."""
-        found = replace(self.configuration.placement, mean_job_s=self.accounts.runs.mean_s)
+        runs = self.accounts.runs
+        suspects = runs.suspects(proc.now_s())
+        found = replace(self.configuration.placement, mean_job_s=runs.mean_s, suspects=suspects)
         return found.without(self.reservations.out_of_service)
 
     def standings(

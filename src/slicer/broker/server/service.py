@@ -191,6 +191,7 @@ class Service:
                 slot_limits=dict(self._policy_state.configuration.slots),
                 reservations=self._policy_state.reservations.now(),
                 out_of_service=self._policy_state.reservations.out_of_service,
+                suspects=tuple(sorted(self._policy_state.placement.suspects)),
                 left_out=len(rows) - len(told),
             )
         )
