@@ -6,6 +6,8 @@ import hashlib
 import os
 import shutil
 import signal
+import socket
+import stat
 import subprocess
 from pathlib import Path
 
@@ -190,12 +192,67 @@ def test_links_lead_to_what_is_not_copied(box: Box, tree: Path) -> None:  # U9
     assert (tree / "data" / "set").read_text() == "data 1\n"  # no removal has followed a link
 
 
+def test_what_is_no_file_is_linked_and_nobody_waits_for_it(box: Box, tree: Path) -> None:  # U9, S22
+    """A FIFO has no end, nor has a device; a socket cannot be read."""
+    for name in ("train.py", "lib/net.py", ".gitignore"):
+        (tree / name).unlink()
+    os.mkfifo(tree / "train.py")
+    (tree / "loop").symlink_to("loop")
+    (tree / "-x\n").touch()
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(tree / "lib" / "net.py"))
+    if os.geteuid() == 0:
+        os.mknod(tree / ".gitignore", stat.S_IFCHR, os.makedev(1, 3))
+    script = "test -p train.py && test -S lib/net.py && ! test -f .gitignore && cat './-x\n' && readlink loop"
+    done = box.run("--snapshot", "--", "sh", "-c", script, cwd=tree)
+    assert (done.stdout, done.returncode) == ("loop\n", 0), done.stderr
+    assert copies(box) == []
+
+
+def test_a_file_that_goes_while_others_are_copied_is_not_missed(box: Box, tree: Path) -> None:  # U9
+    """As an editor's do."""
+    path = wrapped(box, f'case "$*" in *--others) {shutil.which("git")} "$@"; rm {tree}/new.py; exit ;; esac')
+    done = box.run("--snapshot", "--", "ls", "new.py", "train.py", cwd=tree, env={"PATH": path})
+    assert (done.stdout, done.returncode) == ("train.py\n", 2), done.stderr
+
+
+def test_git_in_the_copy_is_not_sent_elsewhere(box: Box, tree: Path) -> None:  # U9
+    """By the variables that a hook has; nor does its own upkeep count as a change."""
+    git(tree, "update-index", "--split-index")
+    elsewhere = {f"GIT_{name}": str(box.root) for name in ("DIR", "WORK_TREE", "INDEX_FILE", "COMMON_DIR")}
+    script = "git rev-parse --show-toplevel && touch -d 1980-01-01 .git/sharedindex.* && git status -s -uno"
+    done = box.run("--snapshot", "--", "sh", "-c", script, cwd=tree, env=elsewhere)
+    assert done.stdout.endswith("/project\n M train.py\n"), done
+    assert copies(box) == []
+    (tree / ".git" / "index").unlink()
+    assert box.run("--snapshot", "--", "cat", "lib/net.py", cwd=tree).stdout == "width = 1\n"
+
+
+def test_nobody_waits_for_a_snapshot_that_is_stopped(box: Box, tree: Path) -> None:  # U9
+    """Ctrl-Z acts once the copy is made: meanwhile every other one would wait."""
+    path = wrapped(box, f'case "$*" in *--cached*) : >{box.root}/asks; kill -TSTP 0 ;; esac')
+    job = box.start("--snapshot", "--", "true", cwd=tree, env={"PATH": path}, preexec_fn=os.setpgrp)
+    until((box.root / "asks").exists, "git lists the files")
+    assert box.run("--snapshot", "--", "true", cwd=tree).returncode == 0
+    os.killpg(job.pid, signal.SIGCONT)
+    assert job.wait(LONGEST_S) == 0
+
+
 def test_sixteen_at_the_same_moment(box: Box, tree: Path) -> None:  # U9
     jobs = [box.start("--snapshot", "--", "sh", "-c", SHOW, cwd=tree) for _ in range(16)]
     for job in jobs:
         out, err = job.communicate(timeout=LONGEST_S)
         assert (out.decode(), job.returncode) == (BEFORE.replace("data 2", "data 1"), 0), err
     assert copies(box) == []
+
+
+def wrapped(box: Box, script: str) -> str:
+    """A PATH with a git that runs a script first."""
+    folder = box.root / "wrapped"
+    folder.mkdir()
+    (folder / "git").write_text(f'#!/bin/sh\n{script}\nexec {shutil.which("git")} "$@"\n')
+    (folder / "git").chmod(0o755)
+    return f"{folder}:{box.env['PATH']}"
 
 
 def aged(box: Box) -> None:
@@ -233,13 +290,9 @@ def test_a_killed_supervisor_takes_no_code_from_its_job(box: Box, tree: Path, ga
 
 @pytest.mark.parametrize("signo", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_a_snapshot_that_is_interrupted_leaves_nothing(box: Box, tree: Path, signo: int) -> None:  # U9
-    folder = box.root / "slow"
-    folder.mkdir()
-    hangs = f'case "$*" in *--cached*) : >{folder}/asks; exec sleep 1000 ;; esac'
-    (folder / "git").write_text(f'#!/bin/sh\n{hangs}\nexec {shutil.which("git")} "$@"\n')
-    (folder / "git").chmod(0o755)
-    job = box.start("--snapshot", "--", "true", cwd=tree, env={"PATH": f"{folder}:{box.env['PATH']}"})
-    until((folder / "asks").exists, "git lists the files")
+    path = wrapped(box, f'case "$*" in *--cached*) : >{box.root}/asks; exec sleep 1000 ;; esac')
+    job = box.start("--snapshot", "--", "true", cwd=tree, env={"PATH": path})
+    until((box.root / "asks").exists, "git lists the files")
     kill(job.pid, signo)
     assert job.wait() == -signo
     assert len(copies(box)) == (1 if signo == signal.SIGKILL else 0)
@@ -293,6 +346,11 @@ def test_without_a_commit_of_ones_own_there_is_no_snapshot(
     assert takes in refused(box, tmp_path / "empty")
     assert "git: No such file or directory" in refused(box, tree, PATH="/nonexistent:/usr/bin/nothing")
     assert "--snapshot cannot be combined" in refused(box, tree, "--exec")
+    broken = made(tmp_path / "a\nb")
+    git(tree, "config", "core.worktree", str(tmp_path / "empty"))
+    for place in (tree, broken):
+        assert "is not your work tree" in refused(box, place)
+    git(tree, "config", "--unset", "core.worktree")
     if os.geteuid() == 0:
         for place in (tree / ".git", tree):
             os.chown(place, 54321, -1)
@@ -402,3 +460,10 @@ def test_a_queue_says_which_copies_stay(queue_box: QueueBox, tree: Path) -> None
     (kept,) = copies(queue_box.box)
     copy = f"{queue_box.box.var_lib}/slicer/snapshots/{kept}/project"
     assert f"a snapshot stays, because jobs have changed it: {copy}" in queue.out
+
+
+def test_a_line_that_names_another_directory_keeps_no_copies(queue_box: QueueBox, tree: Path) -> None:  # U9
+    add(queue_box, "--snapshot", "--", "true", cwd=tree)
+    queue_box.append("[snapshot=/] true")
+    assert queue_box.run().wait() == 1
+    assert copies(queue_box.box) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from slicer.cli import say
+from slicer.cli.common import check_directory
 from slicer.errors import EX_OK, EX_SLICER, SlicerError
 from slicer.job import snapshot
 from slicer.kernel.signals import block_interrupts, signal, unblock_interrupts
@@ -26,6 +27,7 @@ def run(
     """Call ``begin`` for the job in its copy; the exit code. Raises SlicerError."""
     directory = options["runs_in"]
     if not directory:
+        check_directory()
         unblock_interrupts()
         directory = snapshot.take(os.getcwd(), os.environ)
         block_interrupts()

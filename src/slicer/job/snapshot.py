@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -22,6 +23,7 @@ from hashlib import sha256
 
 from slicer.errors import UsageError
 from slicer.job.git import ENVIRONMENT, GUARDS, trusted_path
+from slicer.kernel.signals import signal
 from slicer.outcome.history import default_path
 from slicer.outcome.job_files import RULES, open_folder
 from slicer.quantity import format_size
@@ -37,8 +39,10 @@ _MOST_UNTRACKED, _PAGE = 256 << 20, 4096  # bytes; each file counts as a page at
 _GIT_S = 120.0  # the longest that git may take
 _OWNED_S = 3600.0  # whoever made a copy has handed it to its job by then
 _CACHE = "__pycache__"  # shared, it could have the code of a file that was edited within the same second
+_INDEX = re.compile(r"/\.git/(index|sharedindex\.\w+)$")  # git looks after these
 _SAME = "[core]\n\tcheckStat = minimal\n\ttrustctime = false\n"  # so the index knows copies of its files
 _FORMATS = {40: "sha1", 64: "sha256"}  # by the length of a commit's name
+_LINES = 6  # that git says, the last one empty: more, if a path has a line break
 _HINT = "it takes a work tree of git with a commit; without --snapshot the job runs in place"
 
 
@@ -51,7 +55,8 @@ def take(directory: str, environ: Mapping[str, str], kind: str = "run-") -> str:
     said = os.fsdecode(_git(directory, environ, "rev-parse", *words, "HEAD")).split("\n")
     root, objects, index = (os.path.join(directory, each) for each in said[:3])
     below = os.path.relpath(os.path.realpath(directory), root)
-    if {os.lstat(each).st_uid for each in (root, f"{root}/.git")} != {os.geteuid()} or _is_above(below):
+    owners = {os.lstat(each).st_uid for each in (root, f"{root}/.git") if os.path.lexists(f"{root}/.git")}
+    if owners != {os.geteuid()} or _is_above(below) or len(said) != _LINES:
         raise UsageError("is not your work tree: no snapshot is made of it", where=root, hint="git clone it")
     with _room(environ) as room:
         _remove_rest(room)
@@ -93,6 +98,10 @@ def hold(copy: str) -> int:
     lock = os.open(f"{os.path.dirname(copy)}/lock", os.O_RDWR)
     fcntl.flock(lock, fcntl.LOCK_SH)
     return lock
+
+
+# By which git would look elsewhere: a hook has them.
+ELSEWHERE = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR")
 
 
 def variables(copy: str, directory: str, environ: Mapping[str, str]) -> dict[str, str]:
@@ -148,7 +157,7 @@ def _likeness(place: str) -> str:
                     info, name = each.stat(follow_symlinks=False), each.path[len(place) :]
                     if stat.S_ISDIR(info.st_mode) and info.st_dev == device:
                         places += [each.path] if each.name != _CACHE else []
-                    elif name != "/lock" and not name.endswith("/.git/index"):
+                    elif name != "/lock" and not _INDEX.search(name):
                         found.append(f"{name} {info.st_ino} {info.st_size} {info.st_ctime_ns}")
     except OSError as error:
         return str(error)  # a directory there is closed to us, or too deep
@@ -167,6 +176,7 @@ def _room(environ: Mapping[str, str]) -> Iterator[Directory]:
     """The directory of all copies. One process at a time makes or removes some. Raises StateError."""
     room = open_folder(_folder(environ))
     lock = room.open_lock()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTSTP})  # everybody would wait for us
     try:
         with failing(room.path, rules=RULES):
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -174,12 +184,14 @@ def _room(environ: Mapping[str, str]) -> Iterator[Directory]:
     finally:
         os.close(lock)
         room.close()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _git(place: str, environ: Mapping[str, str], *words: str) -> bytes:
     """What git says. Raises UsageError."""
     homes = {name: environ[name] for name in ("HOME", "XDG_CONFIG_HOME") if name in environ}  # with gitignore
-    env = {**ENVIRONMENT, **homes, "PATH": trusted_path(environ.get("PATH", ""))}
+    path = trusted_path(environ.get("PATH", ""))
+    env = {**ENVIRONMENT, **homes, "PATH": path, "GIT_DEFAULT_REF_FORMAT": "files"}  # as _set_up writes them
     line, pipe = ("git", *GUARDS, *words), subprocess.PIPE
     try:
         done = subprocess.run(line, check=True, cwd=place, env=env, stdout=pipe, stderr=pipe, timeout=_GIT_S)
@@ -196,34 +208,53 @@ def _copy(root: str, copy: str, environ: Mapping[str, str]) -> None:
         return [name.rstrip("/") for name in found.split("\0") if name]
 
     untracked = listed("--others")
-    sizes = {name: max(os.lstat(f"{root}/{name}").st_size, _PAGE) for name in untracked}
+    sizes = {name: max(_size(f"{root}/{name}"), _PAGE) for name in untracked}
     if (total := sum(sizes.values())) > _MOST_UNTRACKED:
         message = f"untracked files have {format_size(total)}, more than {format_size(_MOST_UNTRACKED)}"
         largest = max(sizes, key=sizes.__getitem__)
         hint = f"name them in .gitignore: what is ignored is linked, not copied; the largest is {largest}"
         raise UsageError(f"no snapshot: {message}", where=root, hint=hint)
     os.makedirs(copy)
-    for name in dict.fromkeys([*untracked, *listed("--cached")]):
-        _put(root, copy, name)
-    for name in listed("--others", "--ignored", "--directory"):
-        if _CACHE not in name.split("/"):
-            _put(root, copy, name, is_linked=True)
+    copied, linked = [*untracked, *listed("--cached")], listed("--others", "--ignored", "--directory")
+    links = {name: True for name in linked if _CACHE not in name.split("/")}
+    for name, is_linked in {**dict.fromkeys(copied, False), **links}.items():
+        try:
+            _put(root, copy, name, is_linked=is_linked)
+        except FileNotFoundError:
+            pass  # it was removed meanwhile
+        except PermissionError as error:
+            message = f"no snapshot: {error.strerror}"
+            raise UsageError(message, where=f"{root}/{name}", hint="chmod u+r makes it readable") from error
 
 
-def _put(root: str, copy: str, name: str, *, is_linked: bool = False) -> None:
+def _put(root: str, copy: str, name: str, *, is_linked: bool) -> None:
     """Copy a file, or link to what is none; nothing if it is not there, or lies behind a link."""
     source, target = f"{root}/{name}", f"{copy}/{name}"
     above = [os.path.dirname(each) for each in (source, target)]
     if not os.path.lexists(source) or [os.path.realpath(each) for each in above] != above:
         return
     os.makedirs(above[1], exist_ok=True)
-    if is_linked or (os.path.isdir(source) and not os.path.islink(source)):
-        if not os.path.lexists(target):
+    file = os.open(source, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)  # nobody can put a FIFO in its place
+    try:
+        mode = os.fstat(file).st_mode
+        if stat.S_ISLNK(mode) and not is_linked:
+            to = os.readlink("", dir_fd=file)
+            is_out = _is_above(os.path.relpath(f"{above[0]}/{to}", root))
+            os.symlink(f"{above[0]}/{to}" if is_out else to, target)
+        elif stat.S_ISREG(mode) and not is_linked:
+            shutil.copy2(f"/proc/self/fd/{file}", target)
+        elif not os.path.lexists(target):
             os.symlink(source, target)
-    elif os.path.islink(source) and _is_above(os.path.relpath(f"{above[0]}/{os.readlink(source)}", root)):
-        os.symlink(f"{above[0]}/{os.readlink(source)}", target)
-    else:
-        shutil.copy2(source, target, follow_symlinks=False)
+    finally:
+        os.close(file)
+
+
+def _size(path: str) -> int:
+    """In bytes; 0 if it was removed."""
+    try:
+        return os.lstat(path).st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _is_above(path: str) -> bool:
@@ -239,5 +270,5 @@ def _set_up(git: str, objects: str, index: str, commit: str, branch: str) -> Non
     for name, text in files.items():
         with open(f"{git}/{name}", "a" if name == "config" else "w", errors="surrogateescape") as file:
             file.write(text)
-    for path in (index, *glob(f"{escape(os.path.dirname(index))}/sharedindex.*")):
+    for path in (*glob(escape(index)), *glob(f"{escape(os.path.dirname(index))}/sharedindex.*")):
         shutil.copy2(path, git)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from slicer.errors import SlicerError
+from slicer.errors import SlicerError, UsageError
 from slicer.job.plan import Plan
 from slicer.queue.model import DONE, Entry
 from slicer.queue.state import folding
@@ -60,6 +60,9 @@ class Snapshots:
             if os.path.lexists(directory := self._of(entry)):
                 from slicer.job import snapshot
 
-                copy = snapshot.copy_of(directory, os.environ)
+                try:
+                    copy = snapshot.copy_of(directory, os.environ)
+                except UsageError:
+                    continue  # the line names another directory
                 done[copy] = done.get(copy, True) and self._register.states[entry.key].status in DONE
         return [copy for copy, is_done in done.items() if is_done and not snapshot.drop(copy, os.environ)]
