@@ -136,6 +136,7 @@ def take_in(unit: str, left: Callable[[], list[int]], manager: Manager) -> Conve
         if not (pids := left()):
             return
         answer = yield Call(f"{MANAGER}.AttachProcessesToUnit", (("s", unit), ("s", ""), ("au", pids)))
+    left()  # whom it moved
     checked(answer, unit, "move all the processes into", manager)
     raise BackendError("processes are started faster than they can be moved", where=unit)
 

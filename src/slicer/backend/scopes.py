@@ -6,7 +6,7 @@ import os
 
 from slicer.backend import Backend
 from slicer.config.properties import controller, property_with
-from slicer.errors import GoneError, RefusedError
+from slicer.errors import BackendError, GoneError, RefusedError
 from slicer.kernel import cgroup, proc
 from slicer.kernel.proc import names_in, text_of
 from slicer.kernel.signals import SYSTEMD_STOPS
@@ -100,17 +100,30 @@ def requested(spec: ScopeSpec) -> tuple[Property, ...]:
     return (*others, property_with("KillSignal", SYSTEMD_STOPS, str(int(SYSTEMD_STOPS))))
 
 
-def leaving(process: tuple[int, ...], uid: int) -> Callable[[], list[int]]:
+def leaving(process: tuple[int, ...], uid: int, unit: str) -> Callable[[], list[int]]:
     """What lists a process (its pid and start) and all below it that are that user's, and where it is now.
 
-    So the jobs and containers that it has started stay where they are. Raises RefusedError if it is in a job,
-    GoneError once it has ended.
+    So the jobs and containers that it has started stay where they are. systemd moves pids: whoever has got
+    one since the last look, and is another user's, is moved from the unit back to its parent. Raises
+    RefusedError if the process is another user's or in a job, GoneError once it has ended.
     """
     pid, start = process
     place = cgroup.of(pid)
+    listed: dict[int, int | None] = {}  # when they started
 
     def left() -> list[int]:
+        for each, began in listed.items():
+            is_another = proc.start_time(each) not in (began, None) and proc.uid_of(each) != uid
+            if is_another and cgroup.of(each).endswith(f"/{unit}"):
+                try:
+                    cgroup.move(each, cgroup.of(proc.parent(each)))
+                except OSError as error:
+                    what = f"process {each} of another user was moved there and stays: {error.strerror}"
+                    raise BackendError(what, where=unit) from error
+        if proc.uid_of(pid) not in (uid, None):  # before the look: it may be a long one
+            raise RefusedError(f"process {pid} is another user's")
         pids = (pid, *proc.descendants(pid))
+        listed.update({each: proc.start_time(each) for each in pids})  # before all that is asked about them
         if not proc.is_running(pid, start):  # after the look, which was of this process then
             raise GoneError(f"process {pid} has ended")
         if any(map(is_job_scope, place.split("/"))):

@@ -135,7 +135,8 @@ class SystemdBackend(ScopeBackend):
                 self.converse(calls.stop(spec.whole, self.manager, awaits_end=False))
                 raise
             if spec.adopts:
-                self.converse(calls.take_in(spec.unit, leaving(spec.adopts, os.geteuid()), self.manager))
+                left = leaving(spec.adopts, os.geteuid(), spec.unit)
+                self.converse(calls.take_in(spec.unit, left, self.manager))
             return whole if spec.within else found
         finally:
             os.close(pidfd)

@@ -1,4 +1,4 @@
-"""Reading cgroups (v2). Writing is left to systemd, with one exception: see :func:`thaw`."""
+"""Reading cgroups (v2). Writing is left to systemd, but for :func:`thaw` and :func:`move`."""
 
 from __future__ import annotations
 
@@ -94,6 +94,12 @@ def signal_all(cgroup: str, signo: int) -> None:
     """Signal the processes in a cgroup and below it, except other users'."""
     for pid in processes(path_of(cgroup)):
         send(pid, signo)
+
+
+def move(pid: int, cgroup: str) -> None:
+    """Move a process that systemd was never asked to move. Raises OSError."""
+    with open(f"{path_of(cgroup)}/cgroup.procs", "w", encoding="ascii") as file:
+        file.write(str(pid))
 
 
 def controllers(directory: str) -> frozenset[str]:

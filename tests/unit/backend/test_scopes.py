@@ -54,16 +54,39 @@ def test_who_is_moved_with_a_process(family: tuple[int, int], monkeypatch: pytes
     places = dict.fromkeys(family, "/user.slice/session-1.scope")
     monkeypatch.setattr(cgroup, "of", places.get)
     start = proc.start_time(shell) or 0
-    left = leaving((shell, start), os.geteuid())
+    left = leaving((shell, start), os.geteuid(), OWN)
     assert left() == [shell, child]
     places[shell] = "/gpu.slice/new.scope"
     assert left() == [child]
     places[child] = SYSTEMS
     assert left() == []
     places[child] = "/user.slice/session-1.scope"
-    assert leaving((child, proc.start_time(child) or 0), os.geteuid() + 1)() == [], "another user's"
+    with pytest.raises(RefusedError, match="another user's"):
+        leaving((child, proc.start_time(child) or 0), os.geteuid() + 1, OWN)()
     with pytest.raises(GoneError):  # the pid is another process's by now
-        leaving((shell, start + 1), os.geteuid())()
+        leaving((shell, start + 1), os.geteuid(), OWN)()
     places[shell] = SYSTEMS
     with pytest.raises(RefusedError, match="is in a job"):
-        leaving((shell, start), os.geteuid())()
+        leaving((shell, start), os.geteuid(), OWN)()
+
+
+def test_who_gets_a_pid_between_the_look_and_the_move_is_put_back(
+    family: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:  # U10, S8
+    """Otherwise it would end with the job of somebody else."""
+    shell, child = family
+    places: dict[int, str] = dict.fromkeys(family, "/user.slice/session-1.scope")
+    moved: list[tuple[int, str]] = []
+    monkeypatch.setattr(cgroup, "of", lambda pid: places.get(pid, "/bobs.scope"))
+    monkeypatch.setattr(cgroup, "move", lambda *what: moved.append(what))
+    start_time, uid_of = proc.start_time, proc.uid_of
+    left = leaving((shell, start_time(shell) or 0), os.geteuid(), OWN)
+    assert left() == [shell, child]
+    places |= dict.fromkeys(family, f"/gpu.slice/{OWN}")
+    assert left() == []
+    assert moved == []
+    monkeypatch.setattr(proc, "start_time", lambda pid: 1 if pid == child else start_time(pid))
+    monkeypatch.setattr(proc, "uid_of", lambda pid: 4711 if pid == child else uid_of(pid))
+    monkeypatch.setattr(proc, "parent", lambda pid: 4712)
+    assert left() == []
+    assert moved == [(child, "/bobs.scope")]

@@ -11,7 +11,7 @@ import pytest
 
 from slicer.broker.protocol.messages import Granted, Waiting
 from slicer.gpu.sim.driver import SimulatedGpus, simulated_gpus
-from slicer.kernel import proc
+from slicer.kernel import cgroup, proc
 from slicer.model import GpuMemory, GpuProcess
 from tests.unit.broker.within import Within, acquire, within
 
@@ -67,6 +67,25 @@ def test_nothing_else_goes_ahead(
         assert broker.dial().ask(wish(GPU, *bad)) == "org.varlink.service.InvalidParameter", bad
     monkeypatch.setattr(proc, "uid_of", lambda pid: 4711 if pid == busy else uid_of(pid))
     assert broker.dial().ask(wish(GPU, busy, start)) == "Busy", "it is another user's"
+
+
+def test_a_process_in_a_job_takes_no_further_place_in_the_line(
+    broker: Within, busy: int, monkeypatch: pytest.MonkeyPatch
+) -> None:  # U10, L3
+    """Otherwise a small job on a GPU would be a way past all who wait for more of it."""
+    of = cgroup.of
+    monkeypatch.setattr(
+        cgroup, "of", lambda pid: "/gpu.slice/slicer-aaaaaaaaaaaa.scope" if pid == busy else of(pid)
+    )
+    assert broker.dial().ask(wish(GPU, busy, proc.start_time(busy))) == "Busy"
+
+
+def test_slots_are_waited_for_in_the_line(broker: Within, busy: int) -> None:  # U10, L3
+    start, slots = proc.start_time(busy), {"cpu": 1}
+    waiting = broker.dial()
+    assert isinstance(waiting.ask(wish(GPU, wait=True, slots=slots), more=True), Waiting)
+    assert broker.dial().ask(wish(GPU, busy, start, slots=slots)) == "Busy"
+    assert isinstance(broker.dial().ask(wish(GPU, busy, start)), Granted)
 
 
 def test_a_gpu_that_it_does_not_use_is_waited_for_in_the_line(broker: Within, busy: int) -> None:  # U10, L3

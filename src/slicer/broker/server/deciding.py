@@ -28,6 +28,7 @@ from slicer.placement.devices import Device, is_used_by_others
 from slicer.placement.order import places
 from slicer.placement.refusal import refusal
 from slicer.record import replace
+from slicer.state.statefile import is_job_scope
 
 AGAIN_S = 1.0  # between decisions if no event comes: foreign processes on GPUs, stopped callers, a full /run
 
@@ -86,13 +87,20 @@ class Decider:
             return ()
         pid, start = asked.adopts
         seen = self.observer.snapshot.processes
-        used = {each.gpu_uuid for each in seen if pid in (each.pid, *each.above)}
+        theirs = [each for each in seen if pid in (each.pid, *each.above) and each.uid == ticket.uid]
+        used = {each.gpu_uuid for each in theirs if not any(map(is_job_scope, each.cgroup.split("/")))}
         is_theirs = proc.uid_of(pid) == ticket.uid and proc.is_running(pid, start)
         if not is_theirs or not ticket.gpu_choice or not used.issuperset(ticket.gpu_choice):
             return ()
+        others = (each.ticket for each in self._leases.waiters.values() if each.ticket.job != ticket.job)
+        if any(ticket.slots.keys() & each.slots.keys() for each in others):
+            return ()
         now_s, leases = proc.now_s(), self._leases.listed
         self.observer.adopting = lease_from(ticket, ticket.gpu_choice, now_s, pid=pid)
-        devices, self.observer.adopting = self.devices_seen(), None
+        try:
+            devices = self.devices_seen()
+        finally:
+            self.observer.adopting = None
         book = Book((ticket,), devices, leases, self.observer.policy, now_s, self._policy_state.allowance())
         return book.verdict.grants.get(ticket.job, ())
 

@@ -138,7 +138,8 @@ class _Start:
         # The whole path counts: a user may give its own cgroup the name of the scope.
         calls.check_place(self._spec.unit, found, is_its=found == self._expected, has_ended=has_ended)
         if self._spec.adopts:
-            yield from calls.take_in(self._spec.unit, leaving(self._spec.adopts, self._uid), "system")
+            unit = self._spec.unit
+            yield from calls.take_in(unit, leaving(self._spec.adopts, self._uid, unit), "system")
 
     def _pid(self) -> int:
         """The process, for a systemd that accepts no pidfd. Raises BackendError if it has ended."""
