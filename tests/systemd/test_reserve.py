@@ -65,7 +65,12 @@ def test_root_takes_a_gpu_out_of_service(public_slicer: Slicer, broker: Broker, 
     hers, gate = holds(slicer, ann, "--gpu", "0", "--name", "hers")
     out = ("reserve", "--out-of-service", "0", "--why", "fell off the bus")
     assert "only root may" in slicer.command(*out, via=ann.via, code=2).stderr
+    assert "expected GPUs" in slicer.command("reserve", "--out-of-service", "", "--why", "x", code=2).stderr
     slicer.command(*out)
+    (made,) = reservations(slicer, "--gpus", "1", "--begin", "10h", "--for", "1h")
+    assert [uuid[:12] for uuid in made["gpus"]] == ["SIM-00000001"]
+    assert "is no reservation" in slicer.command("reserve", "--remove", "None", code=2).stderr
+    reservations(slicer, "--remove", made["id"])
     his = slicer.start("--gpu", "0", "--name", "his", "--", "true", via=ben.via)
     why = "by root: fell off the bus; slicer reserve --remove SIM-00000000 puts it back"
     his.said(f"GPU 0 is out of service ({why})")

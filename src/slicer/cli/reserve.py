@@ -119,6 +119,8 @@ def _taking(out: str | None, why: str | None, is_asked: bool) -> SetService:
     if out is None or not why or is_asked:
         raise UsageError("goes with --why, and with no other option", where="--out-of-service")
     gpus = tuple(meant(split_list, out, "--out-of-service"))
+    if not all(gpus):
+        raise UsageError("expected GPUs by index or UUID", where="--out-of-service")
     return SetService(gpus, is_out=True, why=one_line(why, _MOST_WHY))
 
 
@@ -157,7 +159,7 @@ def _removed(
     """Give up what is called so. ``sick``: the GPUs that are out of service by errors in the kernel's log."""
 
     def is_meant(id: str) -> bool:
-        return (len(word) >= _ID and id.startswith(word)) or str(numbers.get(id)) == word
+        return (len(word) >= _ID and id.startswith(word)) or str(numbers.get(id, id)) == word
 
     sick = [uuid for uuid in sick if is_meant(uuid)]
     if not path and not sick:

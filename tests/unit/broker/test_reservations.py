@@ -113,6 +113,8 @@ def test_the_gpus_that_should_be_free_first_are_chosen() -> None:
     assert chosen(1, (), (A, B), (), (busy,), times, 100.0) == (B,)
     assert chosen(2, (), (A, B), (), (busy,), times, 100.0) == (A, B)
     assert chosen(0, (A,), (A, B), (), (busy,), times, 100.0) == (A,)
+    assert chosen(1, (), (A, B), (), (busy,), times, 100.0, (B,)) == (A,)  # B is out of service
+    assert chosen(0, (B,), (A, B), (), (), times, 100.0, (B,)) == (B,)
     with pytest.raises(InfeasibleError, match="2 wanted, but 1 of 2 GPUs"):
         chosen(2, (), (A, B), (reserved(A),), (), times, 100.0)
     after = NOW_AT + HOUR_S, NOW_AT + 2 * HOUR_S

@@ -6,7 +6,7 @@ of these lasts longer, the reservation begins late.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from slicer.errors import InfeasibleError, NotAllowedError, UsageError
 from slicer.model import Lease, Reservation, Ticket
@@ -82,11 +82,12 @@ def check_times(from_at: float, until_at: float, now_at: float, most_s: float | 
 
 def chosen(
     count: int, named: Sequence[str], uuids: Sequence[str], reservations: Iterable[Reservation],
-    leases: Iterable[Lease], times: tuple[float, float], now_s: float,
+    leases: Iterable[Lease], times: tuple[float, float], now_s: float, out: Collection[str] = (),
 ) -> tuple[str, ...]:  # fmt: skip
     """The GPUs to reserve: those ``named``, else of ``uuids`` the ones whose leases should end first.
 
-    ``times``: from and until, in seconds since 1970; ``now_s``: CLOCK_BOOTTIME. Raises InfeasibleError.
+    ``times``: from and until, in seconds since 1970; ``now_s``: CLOCK_BOOTTIME; ``out``: the GPUs that are
+    out of service, which have to be named. Raises InfeasibleError.
     """
     from_at, until_at = times
     taken = {
@@ -95,6 +96,7 @@ def chosen(
         if each.from_at < until_at and from_at < each.until_at
         for uuid in each.gpus
     }
+    taken.update(() if named else out)
     ends_s: dict[str, float] = {}
     for lease in leases:
         for uuid in lease.gpus:

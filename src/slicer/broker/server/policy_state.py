@@ -193,8 +193,9 @@ class PolicyState:
     # -- what will be ------------------------------------------------------------------------------------
 
     def reserved(
-        self, asked: Reserve, caller: Caller, gpus: Sequence[Gpu], leases: Iterable[Lease]
-    ) -> Reservation:
+        self, asked: Reserve, caller: Caller, gpus: Sequence[Gpu], leases: Iterable[Lease],
+        devices: Iterable[Device],
+    ) -> Reservation:  # fmt: skip
         """Make a reservation. Raises UsageError, NotAllowedError, TooManyError, StateError."""
         now_at, uid = time.time(), caller.uid
         rule = policy.word_of(self.policy, uid, caller.gids, "max_reserve_s")
@@ -215,7 +216,7 @@ class PolicyState:
             raise NotAllowedError(says, where=cap.where)
         found = reserving.chosen(
             count, named, [gpu.uuid for gpu in gpus], known, leases, (asked.from_at, asked.until_at),
-            proc.now_s(),
+            proc.now_s(), [each.uuid for each in devices if each.out],
         )  # fmt: skip
         made = Reservation(os.urandom(6).hex(), asked.uid, found, asked.from_at, asked.until_at)
         self.reservations.add(made)

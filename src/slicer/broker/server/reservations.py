@@ -35,7 +35,7 @@ class Reservations:
         try:
             self._all, self.out_of_service = self._load()
         except (OSError, StateError, ValueError, TypeError, KeyError, RecursionError) as error:
-            warn(f"{directory}/{FILE}: no reservation counts: {error}")
+            warn(f"{directory}/{FILE}: no reservation counts, and no GPU is out of service by hand: {error}")
 
     def now(self) -> tuple[Reservation, ...]:
         """The first to begin first."""

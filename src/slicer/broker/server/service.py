@@ -129,8 +129,9 @@ class Service:
         call.connection.send(messages.Previewed(gpus or (), busy, busy.why if busy else ""))
 
     def _reserve(self, call: ReceivedCall) -> None:
+        devices = self._decider.decide(sees_gpus=True).book.devices or ()
         made = self._policy_state.reserved(
-            call.message, self._queueing.caller(call), self._decider.gpus(), self._leases.listed
+            call.message, self._queueing.caller(call), self._decider.gpus(), self._leases.listed, devices
         )
         self._log(f"<5>uid {call.connection.peer.uid}: reservation {made.id} for uid {made.uid}")
         self._queueing.unsettle()
