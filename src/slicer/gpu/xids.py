@@ -19,11 +19,11 @@ _MOST = 1 << 15  # records in one look; the next look goes on
 _RECORD = 8192  # bytes; the kernel makes none longer
 # The driver's are at the beginning of a record, and the kernel's own (a priority below 8). What programs put
 # into a message, such as a name, is not at the beginning: the kernel escapes line breaks. What root writes to
-# the log is not the kernel's.
+# the log is not the kernel's. Root's word is a whole line: journald can forward a program's, behind its name.
 _LINE = re.compile(
     rb"[0-7],[^;]*;NVRM: Xid \(PCI:([0-9a-f]+):([0-9a-f]+):([0-9a-f]+)(?:\.\d)?\): (\d{1,4}),"
     rb"|[0-7],[^;]*;NVRM: (loading) NVIDIA UNIX "
-    rb"|(?:[^;]*;)?slicer: errors of ([\w-]+) until now do not count"
+    rb"|(?:[^;]*;)?slicer: errors of ([\w-]+) until now do not count$"
 )
 _FORGIVEN = "slicer: errors of {} until now do not count\n"
 

@@ -68,6 +68,8 @@ def test_it_is_back_with_a_new_driver_and_by_roots_word(log: Path) -> None:
     assert fault(log) == opened.fault(HERE, UUID) == ""
     assert fault(log, FELL) == opened.fault(HERE, UUID) == FAULT
     assert fault(log, f"6,1,1,-;errors of {UUID}\n", "6,1,1,-;slicer: errors of[1]: segfault\n") == FAULT
+    forwarded = f"14,1,1,-;slicer: errors of {UUID} until now do not count[4711]: as programs may be called\n"
+    assert fault(log, forwarded) == FAULT
 
 
 # the rest of a long log comes with the next look, which reads only what is new
