@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from slicer.errors import EX_SLICER
+from slicer.model import Lease
+from slicer.state import statefile
 from tests.patience import LONGEST_S, until
 from tests.process.harness import SLICER, Box, kill_9, state_of
 from tests.process.queue_box import QueueBox
@@ -67,6 +69,10 @@ class Night:
         path = self.box.var_lib / "slicer" / "jobs" / f"{job}.json"
         return int(json.loads(path.read_text())["pid"])
 
+    def lease(self, job: str) -> Lease:
+        path = self.box.state / "sim-1x24G" / "leases" / job
+        return statefile.decode(Lease, path.read_bytes())
+
     def assert_clean(self) -> None:
         until(lambda: not self.box.processes(), f"no process is left; {self.box.describe()}")
         status = json.loads(self.slicer("status", "--json"))
@@ -98,7 +104,8 @@ def test_a_job_that_failed_runs_again_in_the_same_log(night: Night) -> None:
 
 
 def test_the_pause_is_shown_and_a_stop_in_it_ends_the_job(night: Night) -> None:  # U8, U15
-    job = night.in_pause()
+    said = night.box.root / "outcome.json"
+    job = night.in_pause("--outcome", str(said))
     follower = subprocess.Popen(
         [*SLICER, "logs", "-f", job],
         env=night.box.env,
@@ -115,13 +122,14 @@ def test_the_pause_is_shown_and_a_stop_in_it_ends_the_job(night: Night) -> None:
     (later,) = json.loads(night.slicer("status", "--json"))["later"]
     assert (later["job"], later["again"]) == (job, "attempt 2 of 3")
     assert "waits, and has no process yet" in night.slicer("pause", "train", code=2)
-    assert night.box.leases() == []
+    assert json.loads(night.slicer("status", "--json"))["jobs"] == []
     assert "no longer waits" in night.slicer("stop", "train")
     assert "train: exit 3" in night.slicer("wait", job, code=3)
     assert "exit 3" in follower.communicate(timeout=LONGEST_S)[0].splitlines()[-1]
     assert "attempt 2 of 3 never began" in night.slicer("show", job)
     (outcome,) = night.box.outcomes()
     assert (outcome.exit_code, len(outcome.attempts)) == (3, 1)
+    assert json.loads(said.read_text())["attempts"] == night.shown(job)["attempts"]
     assert night.starts() == 1
     night.assert_clean()
 
@@ -135,6 +143,18 @@ def test_a_job_that_is_killed_in_the_pause_is_said_to_be_lost(night: Night) -> N
     assert (shown["state"], shown["why"]) == ("ended", "it was killed before attempt 2 of 3 began")
     assert [each["reason"] for each in shown["attempts"]] == ["exited"]
     assert night.starts() == 1
+    night.assert_clean()
+
+
+# U8, K4: also before it begins to pause, once its keeper need not write the outcome any more
+def test_a_job_that_is_killed_before_its_pause_is_said_to_be_lost(night: Night) -> None:
+    night.box.env["SLICER_FAULTS"] = f"{night.box.state}:supervisor-told-keeper"
+    job = night.detach(TRAIN.format(9), "--retry", "any:2")
+    supervisor = night.supervisor(job)
+    until(lambda: state_of(supervisor) == "T", "it has decided")
+    kill_9(supervisor)
+    assert "it was killed before attempt 2 of 3 began" in night.slicer("wait", job, code=EX_SLICER)
+    assert [each["exit_code"] for each in night.shown(job)["attempts"]] == [3]
     night.assert_clean()
 
 
@@ -153,11 +173,27 @@ def test_the_supervisor_may_be_killed_during_the_last_attempt(night: Night) -> N
     night.assert_clean()
 
 
+# U8: what lives on holds its GPU, and no other attempt begins beside it
+def test_the_keeper_may_be_killed_while_a_later_attempt_lingers(night: Night) -> None:
+    night.shorten()
+    script = TRAIN.format(2) + 'sleep 600 & echo "start later $!" >>"$LOG"; wait'
+    job = night.detach(script, "--linger", "--retry", "any:9")
+    later = until(lambda: next((s for s in night.box.lines() if "later" in s), ""), "it runs again")
+    supervisor = night.supervisor(job)
+    kill_9(night.lease(job).keeper)
+    until(lambda: not state_of(supervisor), "its process has ended")
+    assert night.starts() == 2
+    (outcome,) = night.box.outcomes()
+    assert [each.number for each in outcome.attempts] == [1, 2]
+    os.kill(int(later.split()[-1]), signal.SIGKILL)
+    night.assert_clean()
+
+
 def test_a_stop_while_it_runs_is_a_stop(night: Night) -> None:
     job = night.detach(f"{TRAIN.format(1)} sleep 600", "--retry", "any:2")
     until(lambda: night.starts() == 1, "it runs")
     night.slicer("stop", job)
-    (outcome,) = night.box.outcomes()
+    (outcome,) = until(night.box.outcomes, "it is written, a moment after the lease is gone")
     assert (outcome.ended_by, outcome.attempts) == ("slicer stop", ())
     night.assert_clean()
 

@@ -294,7 +294,7 @@ class _Detached(_Noted):
         log = os.readlink("/proc/self/fd/1")
         self._is_ready = False
         is_bounded = not options["log_to"]
-        self._reruns = Reruns(self._is_asked)
+        self._reruns = Reruns(self._is_asked, self._note_again)
         self._reruns.is_over = bool(invocation.adopts)  # nobody can begin such a process again
         detached = replace(invocation, job=job, log=log, is_bounded=is_bounded, reruns=self._reruns)
         begins_at = float(options["begins_at"]) if options["begins_at"] else None
@@ -325,17 +325,19 @@ class _Detached(_Noted):
             say.line(f"whether the job was asked to run again cannot be read: {error.strerror}")
             return False
 
+    def _note_again(self, again: Again) -> None:
+        at = time.time() + again.pause_s if again.pause_s else None
+        known = {"attempts": again.attempts, "again": again.next_words}
+        self._file = replace(self._file, after=(), begins_at=at, **known)
+        self._note()
+
     def _run_again(self, before: Outcome, again: Again) -> Outcome:
         """If it never begins again, its outcome is that of its last attempt."""
         from slicer import moments
 
         block_only_interrupts()
-        now = time.time()
-        at = now + again.pause_s if again.pause_s else None
-        known = {"attempts": again.attempts, "again": again.next_words}
-        self._file = replace(self._file, after=(), begins_at=at, **known)
-        self._note()
-        when = "" if at is None else f", {moments.words(at, now)}"
+        at = self._file.begins_at
+        when = "" if at is None else f", {moments.words(at, time.time())}"
         try:
             os.write(1, f"slicer: {again.why}{when}\n".encode())
         except OSError:
@@ -346,11 +348,21 @@ class _Detached(_Noted):
             return super()._run_job()
         except BaseException:
             say.line(f"{again.next_words} never began")
-            try:
-                history.append(replace(before, attempts=again.attempts), history.default_path(os.environ))
-            except StateError as error:
-                say.line(str(error))
+            self._record(replace(before, attempts=again.attempts))
             raise
+
+    def _record(self, outcome: Outcome) -> None:
+        from slicer.outcome import outcome_file
+
+        try:
+            history.append(outcome, history.default_path(os.environ))
+        except StateError as error:
+            say.line(str(error))
+        try:
+            if self._invocation.outcome_path:
+                outcome_file.write(outcome, self._invocation.outcome_path)
+        except StateError as error:
+            say.line(str(error))
 
     def _wait_first(self, mask: frozenset[int]) -> None:
         if not self._file.again:

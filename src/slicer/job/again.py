@@ -72,21 +72,22 @@ def after(before: Again, outcome: Outcome, retry: Retry, *, is_asked: bool) -> A
 
 
 class Reruns:
-    """Decides at the end of each attempt of one job. ``is_asked``: whether somebody asked for another."""
+    """Decides at the end of each attempt. ``is_asked``: for another; ``note``: keeps that one is due."""
 
-    def __init__(self, is_asked: Callable[[], bool]) -> None:
+    def __init__(self, is_asked: Callable[[], bool], note: Callable[[Again], None] = lambda _: None) -> None:
         self.known = Again()
         self.is_due = False
-        self.is_over = False  # nobody is left who would run it again
+        self.is_over = False  # nobody is left who would run it again, or it lives on by itself
         self._is_asked = is_asked
+        self._note = note
 
     def decide(self, outcome: Outcome, retry: str) -> bool:
         """Whether the job runs again. ``retry``: as in Profile."""
-        if self.is_over:
-            return False
         counted = parse_retry(retry) if retry else NEVER
-        found = after(self.known, outcome, counted, is_asked=self._is_asked())
+        found = None if self.is_over else after(self.known, outcome, counted, is_asked=self._is_asked())
         self.known, self.is_due = found or self.known, found is not None
+        if found is not None:
+            self._note(found)
         return self.is_due
 
     def summed(self, outcome: Outcome) -> Outcome:

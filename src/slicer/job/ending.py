@@ -183,7 +183,8 @@ def finish(
     if outcome.gpus:
         _try(job, held, warn, lambda: _note_end(outcome, held))
     if job.reruns is not None:
-        if not held.is_outlived and job.reruns.decide(outcome, job.profile.retry):
+        job.reruns.is_over |= held.is_outlived
+        if job.reruns.decide(outcome, job.profile.retry):
             _try(job, held, warn, held.alert)
             return outcome
         outcome = job.reruns.summed(outcome)

@@ -89,6 +89,13 @@ def test_the_outcome_lists_the_last_attempts_of_a_job_that_ran_again() -> None: 
     assert not reruns.decide(FAILED, "any:200")
 
 
+def test_a_job_that_lives_on_without_slicer_does_not_begin_again() -> None:  # U8
+    reruns = Reruns(lambda: False)
+    assert (reruns.decide(FAILED, "any:9"), reruns.is_due) == (True, True)
+    reruns.is_over = True
+    assert (reruns.decide(FAILED, "any:9"), reruns.is_due) == (False, False)
+
+
 @pytest.mark.parametrize(
     "text", ["", "2", "any", "any:", "any:-1", "any:x", "oom:1", "any:1,,", "any:٣", "any:" + "9" * 99]
 )
