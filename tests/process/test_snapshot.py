@@ -351,6 +351,11 @@ def test_without_a_commit_of_ones_own_there_is_no_snapshot(
     for place in (tree, broken):
         assert "is not your work tree" in refused(box, place)
     git(tree, "config", "--unset", "core.worktree")
+    for line in (("run", "--snapshot"), ("queue", "add", str(box.root / "jobs"), "--snapshot")):
+        script = f'mkdir gone && cd gone && rmdir ../gone && exec "$@" {" ".join(line)} -- true'
+        command = ["sh", "-c", script, "sh", *SLICER]
+        done = subprocess.run(command, cwd=tree, env=box.env, capture_output=True, text=True, check=False)
+        assert "the working directory was removed" in done.stderr, line
     if os.geteuid() == 0:
         for place in (tree / ".git", tree):
             os.chown(place, 54321, -1)

@@ -99,6 +99,7 @@ def command(
     if copies:
         from slicer.job import snapshot
 
+        common.check_directory()
         place = snapshot.take(os.path.join(os.getcwd(), said["cwd"] or ""), os.environ, "queue-")
         lines = adding.lines([*typed, ("snapshot", place)], words, _parameters(params))
     try:
