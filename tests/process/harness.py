@@ -211,8 +211,9 @@ class Box:
         return seen
 
     def state_files(self) -> list[str]:
-        """All but the lengths of earlier runs, which are to stay."""
-        found = (path for path in self.state.rglob("*") if not path.is_dir() and path.name != "lengths")
+        """All but what is known of earlier runs, which is to stay."""
+        stays = ("lengths", "ends")
+        found = (path for path in self.state.rglob("*") if not path.is_dir() and path.name not in stays)
         return sorted(str(path.relative_to(self.state)) for path in found)
 
     def outcomes(self) -> list[Outcome]:
