@@ -10,7 +10,6 @@ import pytest
 from slicer import model, record
 from slicer.model import Busy
 from slicer.placement.decision import Infeasible
-from slicer.placement.settings import Policy
 
 pytestmark = pytest.mark.both_pythons
 
@@ -144,7 +143,7 @@ def test_fields_for_another_kind_are_those_that_both_have() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [Policy(), Busy("gpu", (), 0, (), ""), Infeasible("cpu", 2, 1), model.Usage()],
+    [Busy("gpu", (), 0, (), ""), Infeasible("cpu", 2, 1), model.Usage()],
 )
 def test_slicers_own_words_are_records(value: Any) -> None:
     assert record.replace(value) == value

@@ -161,6 +161,7 @@ def test_gpus_out_of_service_survive_the_broker_and_the_reboot(tmp_path: Path) -
 
 
 # U19: through the broker; who waits is told why, and a broker that starts anew knows it still
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root takes GPUs out of service")
 def test_a_gpu_that_root_takes_out_gets_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with within(tmp_path, monkeypatch) as inside:
         root, runs = inside.dial(), inside.dial().ask(acquire(gpus=1, gpu_choice=("0",)), more=True)

@@ -271,7 +271,8 @@ def test_a_lost_gpu_leaves_the_others_usable(fake_nvml: FakeNvml) -> None:  # X1
 )
 def test_a_gpu_that_the_driver_gives_up_is_told(fake_nvml: FakeNvml, lines: list[str], fault: str) -> None:
     fake_nvml.add(*lines)
-    assert [each["fault"] for each in probe(fake_nvml.env)["memory"]] == ["", fault]
+    # None: only the kernel's log knows, and it is closed to whoever runs the tests.
+    assert [each["fault"] or "" for each in probe(fake_nvml.env)["memory"]] == ["", fault]
 
 
 # U19
