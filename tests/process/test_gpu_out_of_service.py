@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from slicer.kernel import SYSROOT
 from slicer.outcome.outcome_file import outcome_from
 from tests.fake_nvml import FakeNvml
 from tests.patience import until
-from tests.process.harness import SLICER, Box, mounting
+from tests.process.harness import SLICER, Box
 
 pytest_plugins = ["tests.fake_nvml"]
 
@@ -103,10 +105,10 @@ FELL = "4,1,1,-;NVRM: Xid (PCI:0000:0{}:00): 79, pid=4711, name=python, GPU has 
 
 # U19: where the driver has no word for it; it is back by root's. What the driver says wins
 def test_a_fatal_error_in_the_kernels_log_counts_like_the_drivers_word(box: Box, gpus: FakeNvml) -> None:
-    log = box.root / "kmsg"
-    log.write_text(FELL.format(1) + "\n")
     assert box.run("-q", "-p", "gpu", "--", *SHOW).stdout == f"{GPU_A}\n"
-    box.prefix = mounting(f"mount --bind {log} /dev/kmsg")
+    log = Path(box.env[SYSROOT], "dev/kmsg")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text(FELL.format(1) + "\n")
     assert box.run("-q", "-p", "gpu", "--", *SHOW).stdout == f"{GPU_A}\n"
     gpus.add("no-recovery")
     assert box.run("-q", "-p", "gpu", "--", *SHOW).stdout == f"{GPU_B}\n"

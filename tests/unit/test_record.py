@@ -10,6 +10,7 @@ import pytest
 from slicer import model, record
 from slicer.model import Busy
 from slicer.placement.decision import Infeasible
+from slicer.placement.settings import Policy
 
 pytestmark = pytest.mark.both_pythons
 
@@ -143,7 +144,7 @@ def test_fields_for_another_kind_are_those_that_both_have() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [Busy("gpu", (), 0, (), ""), Infeasible("cpu", 2, 1), model.Usage()],
+    [Policy(), Busy("gpu", (), 0, (), ""), Infeasible("cpu", 2, 1), model.Usage()],
 )
 def test_slicers_own_words_are_records(value: Any) -> None:
     assert record.replace(value) == value

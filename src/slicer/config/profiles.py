@@ -338,7 +338,7 @@ def _config(
             idle_threshold_mib=found["gpu.idle_threshold"],
             spike_buffer=found["gpu.spike_buffer"],
             reserve_after_s=found["waiting.reserve_after"],
-            out_of_service=dict.fromkeys(found["gpu.out_of_service"], "by the configuration"),
+            out_of_service=tuple((word, "by the configuration") for word in found["gpu.out_of_service"]),
             by_arrival=found["waiting.order"] == "arrival",
             pressure=_pressure(settings) if found["waiting.pressure"] != "off" else None,
         ),

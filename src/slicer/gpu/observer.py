@@ -142,18 +142,19 @@ class GpuObserver:
         if self.snapshot is None:
             return None
         from slicer.gpu.attribution import devices, foreign_peaks
-        from slicer.placement.devices import without
 
         leases += () if self.adopting is None else (self.adopting,)
         self.foreign_peaks = foreign_peaks(self.snapshot, leases, self.foreign_peaks)
         found = devices(self.snapshot, leases, self.foreign_peaks)
         if self.adopting is not None:
+            from slicer.placement.devices import without
+
             found = tuple(without(each, {self.adopting.job}) for each in found)
         return found if not self.policy.out_of_service else tuple(map(self._as_configured, found))
 
     def _as_configured(self, device: Device) -> Device:
-        index, words = self.index(device.uuid), self.policy.out_of_service
-        whys = (words[word] for word in words if word == index or device.uuid.startswith(word))
+        index, out = self.index(device.uuid), self.policy.out_of_service
+        whys = (why for word, why in out if word == index or device.uuid.startswith(word))
         return replace(device, out=device.out or next(whys, ""))
 
     def faults(self) -> dict[str, str]:

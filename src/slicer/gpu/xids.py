@@ -10,6 +10,7 @@ import os
 import re
 
 from slicer.errors import StateError
+from slicer.kernel import on_host
 
 LOG = "/dev/kmsg"
 BY_LOG = "Xid "  # how each of these faults begins
@@ -39,7 +40,7 @@ class XidLog:
         self._fatal: dict[tuple[int, ...], tuple[int, int]] = {}  # by address: record and number
         self._forgiven: dict[str, int] = {}  # by UUID: the record
         try:
-            self._fd = os.open(LOG, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            self._fd = os.open(on_host(LOG), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:  # it is not for this user, or not in this container
             self._fd = -1
 
@@ -57,7 +58,7 @@ class XidLog:
         self._look()
         before = self._forgiven.get(uuid)
         try:
-            fd = os.open(LOG, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            fd = os.open(on_host(LOG), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
             os.write(fd, _FORGIVEN.format(uuid).encode("ascii"))
             os.close(fd)
         except OSError as error:

@@ -196,9 +196,9 @@ class StatusReader:
         others = self._hear_of_others()
         if others is not None:
             policy = policy.without(others.out_of_service)
-            words = {**policy.out_of_service, **self._observer.faults()}
+            out = (*self._observer.faults().items(), *policy.out_of_service)
             suspects = frozenset(others.suspects)
-            policy = self._observer.policy = replace(policy, out_of_service=words, suspects=suspects)
+            policy = self._observer.policy = replace(policy, out_of_service=out, suspects=suspects)
         there = Snapshot(others.leases, others.tickets) if others else Snapshot((), ())
         found, devices = self._read_ledger(there)
         limits = config.slots if config else None

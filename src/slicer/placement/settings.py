@@ -6,7 +6,7 @@ from slicer.record import record, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from slicer.model import OutOfService
     from slicer.placement.pressure import StallLimit
@@ -23,7 +23,8 @@ class Policy:
     # How long a blocked request may be passed over; None: by its width and the length of the machine's jobs.
     reserve_after_s: float | None = None
     mean_job_s: float | None = None  # the mean length of the machine's jobs; None: unknown
-    out_of_service: Mapping[str, str] = {}  # why, by GPU: UUIDs, their beginnings, or indices
+    # GPUs (UUIDs, their beginnings, or indices), each with the reason.
+    out_of_service: tuple[tuple[str, str], ...] = ()
     suspects: frozenset[str] = frozenset()  # GPUs that are placed last: slicer.placement.suspects
     by_arrival: bool = False  # requests of one priority go by arrival, however long their jobs are
     pressure: StallLimit | None = None  # beyond it nothing that takes GPUs or slots begins
@@ -31,5 +32,5 @@ class Policy:
 
     def without(self, taken: Iterable[OutOfService]) -> Policy:
         """The same, with GPUs that root has taken out of service by hand."""
-        words = {each.gpu: each.words for each in taken}
-        return replace(self, out_of_service={**words, **self.out_of_service}) if words else self
+        words = tuple((each.gpu, each.words) for each in taken)
+        return replace(self, out_of_service=(*words, *self.out_of_service))

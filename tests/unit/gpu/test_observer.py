@@ -280,7 +280,7 @@ def test_the_configuration_takes_gpus_out_of_service(
     monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], out: list[str]
 ) -> None:
     monkeypatch.setattr(gpu, "open_gpus", MadeUpGpus)
-    made = GpuObserver(Policy(out_of_service=dict.fromkeys(words, "by the configuration")))
+    made = GpuObserver(Policy(out_of_service=tuple((word, "by the configuration") for word in words)))
     made.observe()
     assert [each.out for each in made.devices(()) or ()] == out
     made.close()

@@ -10,6 +10,7 @@ import pytest
 from slicer.errors import StateError
 from slicer.gpu import xids
 from slicer.gpu.xids import XidLog
+from slicer.kernel import SYSROOT
 
 HERE, UUID = (0, 1, 0), "GPU-3f2a91c0-1111-2222-3333-444455556666"
 FELL = "4,1,1,-;NVRM: Xid (PCI:0000:01:00): 79, pid=4711, name=python, GPU has fallen off the bus.\n"
@@ -18,9 +19,10 @@ FAULT = "Xid 79 in the kernel's log; after a reset, slicer reserve --remove GPU-
 
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / "kmsg"
+    path = tmp_path / "dev/kmsg"
+    path.parent.mkdir()
     path.write_text("6,0,0,-;Linux version 6.12\n SUBSYSTEM=acpi\n")
-    monkeypatch.setattr(xids, "LOG", str(path))
+    monkeypatch.setenv(SYSROOT, str(tmp_path))
     return path
 
 
@@ -80,12 +82,12 @@ def test_a_look_is_bounded(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [opened.fault(HERE, UUID) for _ in range(2)] == ["", FAULT]
 
 
-def test_a_log_that_is_closed_says_nothing(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(xids, "LOG", os.devnull)
+def test_a_log_that_is_closed_says_nothing(log: Path) -> None:
+    log.unlink()
+    log.symlink_to(os.devnull)
     with pytest.raises(StateError, match="does not keep"):
         XidLog().forgive(UUID)
     log.unlink()
-    monkeypatch.setattr(xids, "LOG", str(log))
     assert XidLog().fault(HERE, UUID) is None
     with pytest.raises(StateError, match="No such file"):
         XidLog().forgive(UUID)
