@@ -74,7 +74,7 @@ def after(before: Again, outcome: Outcome, retry: Retry, *, is_asked: bool) -> A
 class Reruns:
     """Decides at the end of each attempt. ``is_asked``: for another; ``note``: keeps that one is due."""
 
-    def __init__(self, is_asked: Callable[[], bool], note: Callable[[Again], None] = lambda _: None) -> None:
+    def __init__(self, is_asked: Callable[[], bool], note: Callable[[Again], None]) -> None:
         self.known = Again()
         self.is_due = False
         self.is_over = False  # nobody is left who would run it again, or it lives on by itself

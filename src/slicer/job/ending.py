@@ -178,10 +178,8 @@ def finish(
         _try(job, held, warn, lambda: attempt.end(outcome))
     _try(job, held, warn, lambda: release(job, held))
     faults.point("ending-released")
-    if outcome.gpus and not outcome.exit_code:  # a failed run says little about others
-        _try(job, held, warn, lambda: held.note_run(outcome.wall_s - (outcome.paused_s or 0.0)))
     if outcome.gpus:
-        _try(job, held, warn, lambda: _note_end(outcome, held))
+        _try(job, held, warn, lambda: _note_run(outcome, held))
     if job.reruns is not None:
         job.reruns.is_over |= held.is_outlived
         if job.reruns.decide(outcome, job.profile.retry):
@@ -199,15 +197,14 @@ def finish(
     return outcome
 
 
-def _note_end(outcome: Outcome, held: HeldLease) -> None:
-    is_quick = False
-    if outcome.exit_code:
-        from slicer.outcome.result import result_of
-        from slicer.placement.suspects import is_quick_failure
+def _note_run(outcome: Outcome, held: HeldLease) -> None:
+    """Remember the run for later ones, which are placed by it."""
+    from slicer.outcome.result import result_of
+    from slicer.placement.suspects import how_ended
 
-        result = result_of(outcome.exit_code, outcome.reason, outcome.ended_by)
-        is_quick = is_quick_failure(outcome.reason, result, outcome.wall_s)
-    held.note_end(is_well=not outcome.exit_code, is_quick=is_quick)
+    length_s = outcome.wall_s - (outcome.paused_s or 0.0)
+    result = result_of(outcome.exit_code, outcome.reason, outcome.ended_by)
+    held.note_run(how_ended(outcome.exit_code, outcome.reason, result, length_s), length_s)
 
 
 def _try(job: Job, held: HeldLease, warn: Callable[[str], None], act: Callable[[], str | None]) -> None:

@@ -38,6 +38,7 @@ ANSWER_WITHIN_S = 5.0
 
 
 BEGUN = stat.S_IXUSR  # the bit in the mode of a lease's file that says that its command has begun
+_ENDS = "ends"  # of runs on GPUs: slicer.ledger.run_ends. There is none as long as no job fails at once
 _MOST_ENDS = 1 << 16  # bytes
 _FEW = 16  # leases, which take a millisecond or two to read
 
@@ -260,18 +261,35 @@ class LedgerFiles:
             self._lengths = data, run_lengths.parse(data)
         return self._lengths[1]
 
+    def note_length(self, key: str, length_s: float) -> None:
+        """Add a run of that command. Raises StateError."""
+        from slicer.ledger import run_lengths
+
+        run_lengths.write(self.directory.base, self.lengths().with_run(key, length_s))
+
     def suspects(self) -> frozenset[str]:
         """The GPUs that are placed last. Raises StateError."""
-        if not (data := self.ends()):
+        if not (data := self._ends()):
             return frozenset()
         from slicer.ledger import run_ends
         from slicer.placement.suspects import suspects
 
         return suspects(run_ends.parse(data), proc.now_s())
 
-    def ends(self) -> bytes:
-        """The file of how runs on GPUs ended: see :mod:`slicer.ledger.run_ends`. Raises StateError."""
-        return self.directory.base.read("ends", _MOST_ENDS)
+    def note_end(self, how: str, gpus: tuple[str, ...], key: str) -> None:
+        """Add how a run on those GPUs ended, if one has failed at once. Raises StateError."""
+        if not (data := self._ends()) and how != "quick":
+            return
+        from slicer.ledger import run_ends
+        from slicer.placement.suspects import RunEnd, with_end
+
+        base = self.directory.base
+        found = with_end(run_ends.parse(data), RunEnd(proc.now_s(), how, gpus, key))
+        with failing(f"{base.path}/{_ENDS}", "cannot be written"):
+            os.close(base.replace(_ENDS, run_ends.text(found), mode=0o600))
+
+    def _ends(self) -> bytes:
+        return self.directory.base.read(_ENDS, _MOST_ENDS)
 
     def names_by_job(self) -> dict[str, str]:
         """The names of the tickets last seen by :meth:`requests`, without those discarded since."""

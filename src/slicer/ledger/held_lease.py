@@ -163,29 +163,18 @@ class HeldLease:
         fcntl.flock(self.fd, fcntl.LOCK_UN)  # closing it would leave the flock with forked children
         self.is_outlived = True
 
-    def note_run(self, length_s: float) -> None:
-        """Remember the length of the job's run, for the estimates of later ones. Raises StateError."""
-        from slicer.ledger import run_lengths
+    def note_run(self, how: str, length_s: float) -> None:
+        """Remember how the job's run ended, as in RunEnd. Raises StateError.
+
+        A run that ended well says how long later ones take; the ends count once one has failed at once.
+        """
         from slicer.placement.lengths import key_of
 
         with self._files.locked():
-            found = self._files.lengths().with_run(key_of(self.lease.command), length_s)
-            run_lengths.write(self._files.directory.base, found)
-
-    def note_end(self, *, is_well: bool, is_quick: bool) -> None:
-        """Remember how the job's run ended, once one has failed at once. Raises StateError."""
-        with self._files.locked():
-            before = self._files.ends()
-            if before or is_quick:
-                from slicer.kernel import proc
-                from slicer.ledger import run_ends
-                from slicer.placement.lengths import key_of
-                from slicer.placement.suspects import RunEnd
-
-                how = "well" if is_well else "quick" if is_quick else "other"
-                lease = self.lease
-                end = RunEnd(proc.now_s(), how, lease.gpus, key_of(lease.command))
-                run_ends.note(self._files.directory.base, before, end)
+            key = key_of(self.lease.command)
+            if how == "well":  # a failed run says little about others
+                self._files.note_length(key, length_s)
+            self._files.note_end(how, self.lease.gpus, key)
 
     def alert(self) -> None:
         """Some time after :meth:`release`: make sure that another ticket has looked."""

@@ -1,17 +1,12 @@
-"""The ledger's file of how the last runs on GPUs have ended: see :mod:`slicer.placement.suspects`.
-
-There is none as long as no job fails at once.
-"""
+"""The ledger's file of how runs on GPUs ended, as text: see :mod:`slicer.placement.suspects`. Pure."""
 
 from __future__ import annotations
 
-import os
+from collections.abc import Iterable
 
-from slicer.placement.suspects import RunEnd, with_end
-from slicer.state.directory import Directory, failing
+from slicer.placement.suspects import RunEnd
 from slicer.state.statefile import SECONDS_MAX
 
-NAME = "ends"
 _HEAD = "SLICER_ENDS=1"
 
 
@@ -33,10 +28,6 @@ def _end(line: str) -> RunEnd:
     return RunEnd(float(at), how, tuple(gpus.split(",")), key)
 
 
-def note(base: Directory, before: bytes, end: RunEnd) -> None:
-    """Add an end to a file with that content. Call it under the ledger's lock. Raises StateError."""
-    found = with_end(parse(before), end)
-    lines = [f"{each.at_s:.3f} {each.how} {','.join(each.gpus)} {each.key}" for each in found]
-    data = "\n".join([_HEAD, *lines, ""]).encode("utf-8", "surrogateescape")
-    with failing(f"{base.path}/{NAME}", "cannot be written"):
-        os.close(base.replace(NAME, data, mode=0o600))
+def text(ends: Iterable[RunEnd]) -> bytes:
+    lines = [f"{each.at_s:.3f} {each.how} {','.join(each.gpus)} {each.key}" for each in ends]
+    return "\n".join([_HEAD, *lines, ""]).encode("utf-8", "surrogateescape")

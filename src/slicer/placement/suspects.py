@@ -28,9 +28,12 @@ class RunEnd:
     key: str  # of its command, as slicer.placement.lengths.key_of has it
 
 
-def is_quick_failure(reason: str, result: str, length_s: float) -> bool:
-    """``reason`` is that of an outcome, ``result`` that of slicer.outcome.result."""
-    return result == "failed" and reason in ("exited", "signal") and length_s <= QUICK_S
+def how_ended(exit_code: int, reason: str, result: str, length_s: float) -> str:
+    """As in RunEnd. ``reason`` is that of an outcome, ``result`` that of slicer.outcome.result."""
+    if not exit_code:
+        return "well"
+    is_quick = result == "failed" and reason in ("exited", "signal") and length_s <= QUICK_S
+    return "quick" if is_quick else "other"
 
 
 def with_end(ends: Iterable[RunEnd], end: RunEnd) -> tuple[RunEnd, ...]:

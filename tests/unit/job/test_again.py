@@ -78,7 +78,7 @@ def test_who_gives_way_or_is_asked_runs_again_at_once_and_uses_no_retry() -> Non
 
 
 def test_the_outcome_lists_the_last_attempts_of_a_job_that_ran_again() -> None:  # U8
-    reruns = Reruns(lambda: False)
+    reruns = Reruns(lambda: False, lambda _: None)
     assert reruns.summed(OK).attempts == ()
     for _ in range(120):
         assert reruns.decide(FAILED, "any:200")
@@ -90,7 +90,7 @@ def test_the_outcome_lists_the_last_attempts_of_a_job_that_ran_again() -> None: 
 
 
 def test_a_job_that_lives_on_without_slicer_does_not_begin_again() -> None:  # U8
-    reruns = Reruns(lambda: False)
+    reruns = Reruns(lambda: False, lambda _: None)
     assert (reruns.decide(FAILED, "any:9"), reruns.is_due) == (True, True)
     reruns.is_over = True
     assert (reruns.decide(FAILED, "any:9"), reruns.is_due) == (False, False)

@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 from slicer.ledger import run_ends
 from slicer.placement.suspects import RunEnd
-from slicer.state.directory import Directory
+from tests.unit.ledger.box import LedgerBox
+
+pytest_plugins = ["tests.unit.ledger.box"]
 
 ENDS = (RunEnd(1.5, "quick", ("GPU-1", "GPU-2"), "python train.py"), RunEnd(2.0, "well", ("GPU-1",), ""))
 
 
-@pytest.fixture
-def base(tmp_path: Path) -> Directory:
-    return Directory(os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY), str(tmp_path))
+def file_of(box: LedgerBox) -> Path:
+    return Path(box.ledger.directory.base.path, "ends")
 
 
-def test_what_was_written_is_read(base: Directory) -> None:
-    path = Path(base.path, "ends")
-    run_ends.note(base, b"", ENDS[0])
-    run_ends.note(base, path.read_bytes(), ENDS[1])
-    assert run_ends.parse(path.read_bytes()) == ENDS
-    assert path.stat().st_mode & 0o777 == 0o600
+def noted(box: LedgerBox, *ends: RunEnd) -> None:
+    with box.ledger.locked():
+        for each in ends:
+            box.ledger.note_end(each.how, each.gpus, each.key)
+
+
+def test_what_was_written_is_read(box: LedgerBox) -> None:
+    assert run_ends.parse(run_ends.text(ENDS)) == ENDS
+    noted(box, ENDS[1])
+    assert not file_of(box).exists(), "all goes well"
+    noted(box, *ENDS)
+    found = run_ends.parse(file_of(box).read_bytes())
+    assert [(each.how, each.gpus, each.key) for each in found] == [
+        (each.how, each.gpus, each.key) for each in ENDS
+    ]
+    assert file_of(box).stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize(
@@ -35,7 +45,9 @@ def test_what_was_written_is_read(base: Directory) -> None:
         b"SLICER_ENDS=1\n1 well\n", b"\xff\n",
     ],
 )  # fmt: skip
-def test_a_damaged_file_says_nothing_and_is_replaced(base: Directory, data: bytes) -> None:
+def test_a_damaged_file_says_nothing_and_is_replaced(box: LedgerBox, data: bytes) -> None:
     assert run_ends.parse(data) == ()
-    run_ends.note(base, data, ENDS[0])
-    assert run_ends.parse(Path(base.path, "ends").read_bytes()) == ENDS[:1]
+    file_of(box).write_bytes(data)
+    assert box.ledger.suspects() == frozenset()
+    noted(box, ENDS[0])
+    assert [each.key for each in run_ends.parse(file_of(box).read_bytes())] == ["python train.py"]

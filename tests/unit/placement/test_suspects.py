@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from slicer.placement.capacity import Capacity
 from slicer.placement.devices import Device
 from slicer.placement.settings import Policy
-from slicer.placement.suspects import RunEnd, is_quick_failure, suspects, with_end
+from slicer.placement.suspects import RunEnd, how_ended, suspects, with_end
 from tests.unit import made_up
 
 SICK, WELL = "GPU-0", "GPU-1"
@@ -53,14 +53,17 @@ def test_it_takes_three_in_a_row_of_commands_that_end_well_elsewhere(
 
 
 @pytest.mark.parametrize(
-    ("reason", "result", "length_s", "is_quick"),
+    ("exit_code", "reason", "result", "length_s", "how"),
     [
-        ("exited", "failed", 30.0, True), ("signal", "failed", 1.0, True), ("exited", "failed", 31.0, False),
-        ("exited", "ok", 1.0, False), ("stopped", "stopped", 1.0, False), ("oom-kill", "failed", 1.0, False),
+        (1, "exited", "failed", 30.0, "quick"), (139, "signal", "failed", 1.0, "quick"),
+        (1, "exited", "failed", 31.0, "other"), (0, "exited", "ok", 1.0, "well"),
+        (143, "stopped", "stopped", 1.0, "other"), (137, "oom-kill", "failed", 1.0, "other"),
     ],
 )  # fmt: skip
-def test_what_counts_as_a_quick_failure(reason: str, result: str, length_s: float, is_quick: bool) -> None:
-    assert is_quick_failure(reason, result, length_s) is is_quick
+def test_what_counts_as_a_quick_failure(
+    exit_code: int, reason: str, result: str, length_s: float, how: str
+) -> None:
+    assert how_ended(exit_code, reason, result, length_s) == how
 
 
 ANY = st.sampled_from(["sick quick a", "sick well a", "well well a", "well other a"])

@@ -26,7 +26,7 @@ from slicer.model import Lease, Usage
 from slicer.outcome import totals
 from slicer.outcome.history import encodable
 from slicer.outcome.result import result_of
-from slicer.placement.suspects import RunEnd, is_quick_failure
+from slicer.placement.suspects import RunEnd, how_ended
 from slicer.record import record
 from slicer.state.directory import LEDGER, check_file, open_trusted
 
@@ -95,8 +95,7 @@ class Accounts:
             result = result_of(told.exit_code, told.reason, told.ended_by)
             if not told.exit_code:  # a failed run says little about others
                 self.runs.note(lease.uid, lease.command, length_s)
-            is_quick = is_quick_failure(told.reason, result, length_s)
-            how = "quick" if is_quick else "other" if told.exit_code else "well"
+            how = how_ended(told.exit_code, told.reason, result, length_s)
             self.runs.note_end(lease.uid, lease.command, RunEnd(ended.ended_s, how, lease.gpus, ""))
         if self._connection is None:  # only for the fair share, until the broker exits
             self._unbooked.clear()
