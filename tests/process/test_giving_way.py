@@ -12,8 +12,9 @@ import pytest
 
 from slicer.errors import EX_TEMPFAIL
 from tests.patience import LONGEST_S, until
-from tests.process.harness import SLICER, Box, Gate, kill, kill_9
+from tests.process.harness import Box, Gate, kill, kill_9
 from tests.process.queue_box import QueueBox, Running
+from tests.process.test_run_detach import slicer
 
 CONFIG = """\
 [profiles.night]
@@ -46,12 +47,7 @@ class Night:
         self.box.env["SLICER_CONFIG"] = str(path)
 
     def slicer(self, *line: str, code: int | None = 0) -> str:
-        done = subprocess.run(
-            [*SLICER, *line], env=self.box.env, cwd=self.box.root, capture_output=True, text=True,
-            timeout=LONGEST_S, check=False, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-        assert code is None or done.returncode == code, done
-        return done.stdout
+        return slicer(self.box, *line, code=code).stdout
 
     def status(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.slicer("status", "--json"))

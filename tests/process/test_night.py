@@ -15,6 +15,7 @@ from slicer.queue.state.journal import Journal
 from tests.fake_nvml import FakeNvml
 from tests.patience import LONGEST_S, until
 from tests.process.harness import SLICER, Box
+from tests.process.test_run_detach import slicer
 
 pytest_plugins = ["tests.fake_nvml"]
 
@@ -62,11 +63,7 @@ class Night:
         self._queues = 0
 
     def slicer(self, *line: str) -> str:
-        done = subprocess.run(
-            [*SLICER, *line], env=self.box.env, cwd=self.box.root, capture_output=True, text=True,
-            timeout=LONGEST_S, check=True, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-        return done.stdout
+        return slicer(self.box, *line).stdout
 
     def queue(self) -> subprocess.Popen[bytes]:
         self._queues += 1

@@ -17,6 +17,7 @@ from slicer.state import statefile
 from tests.patience import LONGEST_S, until
 from tests.process.harness import SLICER, Box, kill_9, state_of
 from tests.process.queue_box import QueueBox
+from tests.process.test_run_detach import slicer
 
 # It notes its starts, and fails until it has started as often as its argument says.
 TRAIN = """\
@@ -41,11 +42,7 @@ class Night:
         self.box.env["PYTHONPATH"] = f"{site}:{self.box.env['PYTHONPATH']}"
 
     def slicer(self, *line: str, code: int | None = 0) -> str:
-        done = subprocess.run(
-            [*SLICER, *line], env=self.box.env, cwd=self.box.root, capture_output=True, text=True,
-            timeout=LONGEST_S, check=False, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-        assert code is None or done.returncode == code, done
+        done = slicer(self.box, *line, code=code)
         return done.stdout or done.stderr
 
     def detach(self, script: str, *options: str) -> str:

@@ -151,14 +151,20 @@ HOSTILE = """\
 """
 
 
-def test_nothing_that_a_repository_says_is_executed(box: Box, tree: Path, tmp_path: Path) -> None:  # U22
+def traps(tmp_path: Path, *more: str) -> tuple[Path, Path, Path]:
+    """A program that leaves a mark, a directory in which it stands for hooks, and that of the marks."""
     trap, hooks, marks = tmp_path / "trap", tmp_path / "hooks", tmp_path / "marks"
     hooks.mkdir()
     marks.mkdir()
     trap.write_text(f"#!/bin/sh\n: >{marks}/$$\nexit 1\n")
     trap.chmod(0o755)
-    for name in ("post-index-change", "reference-transaction", "pre-auto-gc"):
+    for name in ("post-index-change", "reference-transaction", *more):
         shutil.copy(trap, hooks / name)
+    return trap, hooks, marks
+
+
+def test_nothing_that_a_repository_says_is_executed(box: Box, tree: Path, tmp_path: Path) -> None:  # U22
+    trap, hooks, marks = traps(tmp_path, "pre-auto-gc")
     (tree / ".gitattributes").write_text("*.py diff=d filter=f\n*.ipynb filter=p.x\\040y\n")
     (tree / "a.ipynb").write_text("{}\n")
     git(tree, "add", ".")

@@ -17,7 +17,7 @@ from tests.patience import LONGEST_S, until
 from tests.process.harness import SLICER, Box, Gate, kill, kill_9, mounting
 from tests.process.queue_box import QueueBox
 from tests.process.test_run_detach import detached, slicer
-from tests.process.test_run_git import HOSTILE, git, has_answered, made
+from tests.process.test_run_git import HOSTILE, git, has_answered, made, traps
 
 pytestmark = pytest.mark.skipif(not shutil.which("git"), reason="there is no git")
 
@@ -303,13 +303,7 @@ def test_a_snapshot_that_is_interrupted_leaves_nothing(box: Box, tree: Path, sig
 
 
 def test_nothing_that_a_repository_says_is_executed(box: Box, tree: Path, tmp_path: Path) -> None:  # U9
-    trap, hooks, marks = tmp_path / "trap", tmp_path / "hooks", tmp_path / "marks"
-    hooks.mkdir()
-    marks.mkdir()
-    trap.write_text(f"#!/bin/sh\n: >{marks}/$$\nexit 1\n")
-    trap.chmod(0o755)
-    for name in ("post-index-change", "reference-transaction", "post-checkout"):
-        shutil.copy(trap, hooks / name)
+    trap, hooks, marks = traps(tmp_path, "post-checkout")
     shutil.copytree(hooks, tree / ".git/hooks", dirs_exist_ok=True)
     (tree / ".gitattributes").write_text("*.py diff=d filter=f\n")
     (tree / "git").write_text(trap.read_text())

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from typing import Any
 
-from tests.process.harness import SLICER, Box
+from tests.process.harness import Box
+from tests.process.test_run_detach import slicer
 
 TRAIN = ("sh", "-c", 'echo "on $CUDA_VISIBLE_DEVICES" >>"$LOG"; exit "$CODE"')
 
 
 def status(box: Box) -> list[dict[str, Any]]:
-    line = [*SLICER, "status", "--json"]
-    done = subprocess.run(line, env=box.env, capture_output=True, text=True, check=True)
-    found: list[dict[str, Any]] = json.loads(done.stdout)["gpus"]["all"]
+    found: list[dict[str, Any]] = json.loads(slicer(box, "status", "--json").stdout)["gpus"]["all"]
     return found
 
 
@@ -32,8 +30,7 @@ def test_the_next_job_goes_elsewhere(box: Box) -> None:  # U8
     assert not any(each["placed_last"] for each in status(box)), "the command may be broken"
     train(0, "--gpu", "1")
     assert [each["placed_last"] for each in status(box)] == [True, False]
-    text = subprocess.run([*SLICER, "status"], env=box.env, capture_output=True, text=True, check=True).stdout
-    assert "placed last" in text
+    assert "placed last" in slicer(box, "status").stdout
     assert train(0) != sick
     assert train(0, "--gpu", "0") == sick, "it is still given out"
     assert not any(each["placed_last"] for each in status(box)), "a job has ended well there"
