@@ -360,8 +360,7 @@ def environment(plan: Plan, gpus: tuple[str, ...], job_id: str) -> dict[str, str
     if plan.invocation.copy:
         from slicer.job import snapshot
 
-        made |= snapshot.variables(plan.invocation.copy, plan.invocation.directory, made)
-        made = {name: value for name, value in made.items() if name not in snapshot.ELSEWHERE}
+        made = snapshot.environment(plan.invocation.copy, plan.invocation.directory, made)
     if plan.sharing is None and "SLICER_SHARE_FILE" not in made:
         return made
     from slicer.share import environment as sharing

@@ -42,6 +42,8 @@ _CACHE = "__pycache__"  # shared, it could have the code of a file that was edit
 _INDEX = re.compile(r"/\.git/(index|sharedindex\.\w+)$")  # git looks after these
 _SAME = "[core]\n\tcheckStat = minimal\n\ttrustctime = false\n"  # so the index knows copies of its files
 _FORMATS = {40: "sha1", 64: "sha256"}  # by the length of a commit's name
+# By which git would look elsewhere: a hook has them.
+_ELSEWHERE = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR")
 _LINES = 6  # that git says, the last one empty: more, if a path has a line break
 _HINT = "it takes a work tree of git with a commit; without --snapshot the job runs in place"
 
@@ -100,14 +102,11 @@ def hold(copy: str) -> int:
     return lock
 
 
-# By which git would look elsewhere: a hook has them.
-ELSEWHERE = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR")
-
-
-def variables(copy: str, directory: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """What is different in the environment of a command that runs there, in that directory."""
+def environment(copy: str, directory: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a command that runs there, in that directory."""
     of = os.readlink(f"{os.path.dirname(copy)}/of")
-    found = {"SLICER_SNAPSHOT_OF": of, "PWD": directory}
+    found = {name: value for name, value in environ.items() if name not in _ELSEWHERE}
+    found |= {"SLICER_SNAPSHOT_OF": of, "PWD": directory}
     if "PYTHONPATH" in environ:
         found["PYTHONPATH"] = ":".join(moved(each, of, copy) for each in environ["PYTHONPATH"].split(":"))
     return found
