@@ -15,8 +15,8 @@ IMAGE = "box"
 RUN = ("docker", "run", "--rm", "--network=none", "--pull=never")
 _HOOK = Path("/usr/bin/nvidia-container-runtime-hook")  # where it is, dockerd knows --gpus
 _CONFIGURATION = Path("/etc/docker/daemon.json")
-# The kernel of a machine may not take its rules.
-_NO_NETWORK = '{"bridge": "none", "iptables": false, "ip6tables": false}\n'
+# A machine may not take its rules, nor have it switch on forwarding.
+_NO_NETWORK = '{"bridge": "none", "iptables": false, "ip6tables": false, "ip-forward": false}\n'
 _UNITS = ("docker.service", "docker.socket", "containerd.service")
 
 
